@@ -43,6 +43,14 @@ unit!(
     Millis, u64, " ms"
 );
 unit!(
+    /// A span of time in microseconds, as cgroups and measurements of a yield count it. Not money: that is `Micros`.
+    Microseconds, u64, " µs"
+);
+unit!(
+    /// A moment on `CLOCK_BOOTTIME` in microseconds since boot: where a job starts and stops being billed.
+    BootUs, u64, " µs after boot"
+);
+unit!(
     /// A moment on `CLOCK_BOOTTIME`, milliseconds since this machine booted, suspend included. Comparable only within one boot.
     BootMs, u64, " ms after boot"
 );
@@ -91,6 +99,36 @@ impl BootMs {
     /// How long after `earlier` this is; zero if it is not later.
     pub const fn since(self, earlier: Self) -> Millis {
         Millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl BootUs {
+    /// How long after `earlier` this is; zero if it is not later.
+    pub const fn since(self, earlier: Self) -> Microseconds {
+        Microseconds(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The moment `span` later.
+    pub const fn plus(self, span: Microseconds) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// The same moment in whole milliseconds, rounded down.
+    pub const fn in_ms(self) -> BootMs {
+        BootMs(self.0 / 1000)
+    }
+}
+
+impl Microseconds {
+    /// In whole milliseconds, rounded down.
+    pub const fn in_ms(self) -> Millis {
+        Millis(self.0 / 1000)
+    }
+}
+
+impl From<Millis> for Microseconds {
+    fn from(millis: Millis) -> Self {
+        Self(millis.0.saturating_mul(1000))
     }
 }
 
