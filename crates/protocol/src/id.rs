@@ -28,15 +28,11 @@ pub struct IdSource {
 impl IdSource {
     /// `seed` must be fresh randomness in production: ids of two sources with the same seed and time collide.
     pub const fn new(utc_ms: UtcMs, seed: [u8; 32]) -> Self {
-        Self {
-            utc_ms,
-            seed,
-            drawn: 0,
-        }
+        Self { utc_ms, seed, drawn: 0 }
     }
 
     /// The next id of the kind asked for.
-    pub fn next<T: From<Uuid>>(&mut self) -> T {
+    pub fn draw<T: From<Uuid>>(&mut self) -> T {
         let hash = Sha256::new()
             .chain_update(self.seed)
             .chain_update(self.drawn.to_le_bytes())
@@ -157,19 +153,16 @@ mod tests {
     fn ids_of_one_seed_repeat_and_differ_among_themselves() {
         let mut first = IdSource::new(UtcMs(1_700_000_000_000), [7; 32]);
         let mut second = first.clone();
-        let (a, b): (JobId, JobId) = (first.next(), first.next());
+        let (a, b): (JobId, JobId) = (first.draw(), first.draw());
         assert_ne!(a, b);
-        assert_eq!(a, second.next());
+        assert_eq!(a, second.draw());
         assert_eq!(a.to_string().parse::<JobId>(), Ok(a));
     }
 
     #[test]
     fn an_id_of_another_kind_is_refused() {
-        let lease: LeaseId = IdSource::new(UtcMs(1), [1; 32]).next();
-        let error = lease
-            .to_string()
-            .parse::<JobId>()
-            .expect_err("a lease is no job");
+        let lease: LeaseId = IdSource::new(UtcMs(1), [1; 32]).draw();
+        let error = lease.to_string().parse::<JobId>().expect_err("a lease is no job");
         assert!(error.to_string().contains("job_"));
     }
 }

@@ -1,7 +1,17 @@
 //! The words that all of Sela speaks: units, ids, money, job specs, reasons, messages, signed envelopes.
 //! No decisions and no input or output live here.
 
+pub mod blob;
 pub mod card;
+pub mod envelope;
 pub mod id;
+pub mod job;
+pub mod lease;
+pub mod local;
 pub mod money;
+pub mod node;
+pub mod presence;
+pub mod session;
+pub mod tenant;
 pub mod units;
+pub mod written;

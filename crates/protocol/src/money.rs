@@ -11,17 +11,13 @@ use std::str::FromStr;
 pub struct Micros(pub i64);
 
 /// A price per GPU-hour.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HourlyPrice(pub Micros);
 
 /// Why a text is no amount.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "\"{0}\" is not an amount: write it like 0.412500, at most six decimals, at most 9 223 372 036 854"
-)]
+#[error("\"{0}\" is not an amount: write it like 0.412500, at most six decimals, at most 9 223 372 036 854")]
 pub struct AmountError(String);
 
 const MICROS_PER_UNIT: u64 = 1_000_000;
@@ -136,8 +132,7 @@ fn parse_amount(text: &str) -> Option<Micros> {
         None => (false, text),
     };
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
-    let all_digits =
-        |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     if !all_digits(whole) || !all_digits(fraction) || fraction.len() > 6 {
         return None;
     }

@@ -1,0 +1,312 @@
+//! What a tenant asks for: the job spec as people write it, and the checks that need nothing but the spec. Whether a job
+//! can be matched, and at what price, is the market's.
+
+use crate::blob::BlobId;
+use crate::money::{HourlyPrice, Micros};
+use crate::units::{Bytes, Millis};
+use crate::written::{self, Fields, WrittenError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a job may be displaced by, and how it is scored (market.md §1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// Interruptible: displaced by silver, gold and the owner.
+    Bronze,
+    /// On demand: displaced by gold and the owner.
+    #[default]
+    Silver,
+    /// Displaced by the owner only.
+    Gold,
+}
+
+/// Where a job's image comes from. Always by digest: a tag can change under a running market.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ImageSource {
+    /// From a registry: `host[:port]/repository@sha256:…`.
+    Registry {
+        /// The whole reference.
+        reference: String,
+    },
+    /// An OCI image layout as a tar archive, stored at the exchange.
+    Archive {
+        /// The archive's address.
+        blob: BlobId,
+    },
+}
+
+/// A file that the job finds under `/in`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobInput {
+    /// Where its bytes are.
+    pub blob: BlobId,
+    /// Its name under `/in`: one relative path without `..`.
+    pub path: String,
+}
+
+/// When and how the job saves its state in `/checkpoint`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointSpec {
+    /// How often what changed in `/checkpoint` is taken and stored.
+    pub interval_ms: Millis,
+}
+
+/// A job as its tenant describes it. Written by people: see [`JobSpec::parse`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// A name for people.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// The image.
+    pub image: ImageSource,
+    /// Replaces the image's command; its entrypoint stays.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Added to the image's environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Files under `/in`.
+    #[serde(default)]
+    pub inputs: Vec<JobInput>,
+    /// Least memory that the card must have.
+    #[serde(default)]
+    pub vram: Bytes,
+    /// How it may be displaced.
+    #[serde(default)]
+    pub tier: Tier,
+    /// Most that an hour may cost.
+    pub cap: HourlyPrice,
+    /// Most that the job may cost in all.
+    pub budget: Micros,
+    /// Expected work on the reference card; the wall limit where it is not given.
+    #[serde(default)]
+    pub work_ms: Option<Millis>,
+    /// Longest run in thawed time; then the job is ended.
+    pub wall_limit_ms: Millis,
+    /// Main memory, scratch and `/dev/shm` included.
+    #[serde(default = "default_memory")]
+    pub memory: Bytes,
+    /// Size of `/dev/shm`.
+    #[serde(default = "default_shm")]
+    pub shm_size: Bytes,
+    /// Most that `/out` and `/checkpoint` may hold, each.
+    #[serde(default = "default_output")]
+    pub output_limit: Bytes,
+    /// How it saves its state; without it a preempted job starts anew.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointSpec>,
+}
+
+const fn default_memory() -> Bytes {
+    Bytes::from_gib(2)
+}
+
+const fn default_shm() -> Bytes {
+    Bytes::from_mib(64)
+}
+
+const fn default_output() -> Bytes {
+    Bytes::from_gib(1)
+}
+
+/// The names that a job spec may use.
+pub const JOB_FIELDS: Fields = Fields {
+    names: &[
+        "name",
+        "image",
+        "command",
+        "env",
+        "inputs",
+        "vram",
+        "tier",
+        "cap",
+        "budget",
+        "work_ms",
+        "wall_limit_ms",
+        "memory",
+        "shm_size",
+        "output_limit",
+        "checkpoint",
+    ],
+    nested: &[
+        ("image", Fields::flat(&["type", "reference", "blob"])),
+        ("inputs", Fields::flat(&["blob", "path"])),
+        ("checkpoint", Fields::flat(&["interval_ms"])),
+    ],
+};
+
+/// Why a job spec was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobSpecError {
+    /// It does not read as a job spec.
+    #[error("job spec: {0}")]
+    Written(#[from] WrittenError),
+    /// Its fields contradict each other or are out of range.
+    #[error("job spec: {field}: {problem}")]
+    Contradiction {
+        /// The field to change.
+        field: &'static str,
+        /// What is wrong with it and what would be right.
+        problem: String,
+    },
+}
+
+/// The shortest time that is billed and that a budget must cover (market.md §2, §5).
+pub const LEAST_BILLED: Millis = Millis(60_000);
+
+impl JobSpec {
+    /// Reads and checks a job spec.
+    ///
+    /// # Errors
+    /// Unknown (with the nearest name), missing, malformed or contradictory fields, each with what would be right.
+    pub fn parse(json: &str) -> Result<Self, JobSpecError> {
+        let spec: Self = written::from_json(json, &JOB_FIELDS)?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// The expected work: as given, else the wall limit.
+    pub fn expected_work(&self) -> Millis {
+        self.work_ms.unwrap_or(self.wall_limit_ms)
+    }
+
+    fn check(&self) -> Result<(), JobSpecError> {
+        let refuse = |field: &'static str, problem: String| Err(JobSpecError::Contradiction { field, problem });
+        if self.wall_limit_ms.0 < 1_000 {
+            return refuse("wall_limit_ms", "at least 1000 (one second)".into());
+        }
+        if let Some(work) = self.work_ms
+            && (work.0 == 0 || work > self.wall_limit_ms)
+        {
+            return refuse(
+                "work_ms",
+                format!("between 1 and wall_limit_ms ({})", self.wall_limit_ms.0),
+            );
+        }
+        if self.cap.0.0 <= 0 {
+            return refuse("cap", "a price above zero per hour".into());
+        }
+        let least = self.cap.due(LEAST_BILLED);
+        if self.budget < least {
+            return refuse(
+                "budget",
+                format!("at least {least}: 60 seconds at the cap of {} per hour", self.cap),
+            );
+        }
+        if let Some(checkpoint) = self.checkpoint
+            && (checkpoint.interval_ms.0 < 1_000 || checkpoint.interval_ms > self.wall_limit_ms)
+        {
+            return refuse(
+                "checkpoint.interval_ms",
+                format!("between 1000 and wall_limit_ms ({})", self.wall_limit_ms.0),
+            );
+        }
+        if self.memory < Bytes::from_mib(16) {
+            return refuse("memory", "at least 16777216 (16 MiB)".into());
+        }
+        if self.shm_size > self.memory {
+            return refuse(
+                "shm_size",
+                format!("at most memory ({}), of which it is a part", self.memory.0),
+            );
+        }
+        if let ImageSource::Registry { reference } = &self.image
+            && !reference.contains("@sha256:")
+        {
+            return refuse(
+                "image.reference",
+                format!(
+                    "\"{reference}\" names no digest; write host/repository@sha256:… so that nobody can change what runs"
+                ),
+            );
+        }
+        for input in &self.inputs {
+            if !is_plain_relative(&input.path) {
+                return refuse(
+                    "inputs.path",
+                    format!("\"{}\" must be a relative path without .. or empty parts", input.path),
+                );
+            }
+        }
+        match self
+            .env
+            .keys()
+            .find(|name| name.is_empty() || name.contains(['=', '\0']))
+        {
+            Some(name) => refuse("env", format!("\"{name}\" is no name of a variable")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn is_plain_relative(path: &str) -> bool {
+    !path.contains('\0') && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec_with(
+        change: impl FnOnce(&mut serde_json::Map<String, serde_json::Value>),
+    ) -> Result<JobSpec, JobSpecError> {
+        let mut value = serde_json::json!({
+            "image": {"type": "archive", "blob": format!("sha256:{}", "0".repeat(64))},
+            "cap": "0.600000", "budget": "1.000000", "wall_limit_ms": 600_000,
+        });
+        change(value.as_object_mut().expect("an object"));
+        JobSpec::parse(&value.to_string())
+    }
+
+    #[test]
+    fn a_plain_spec_is_taken_with_its_defaults() {
+        let spec = spec_with(|_| ()).expect("a good spec");
+        assert_eq!((spec.tier, spec.expected_work()), (Tier::Silver, Millis(600_000)));
+    }
+
+    #[test]
+    fn each_bad_spec_says_what_would_be_right() {
+        type Change = fn(&mut serde_json::Map<String, serde_json::Value>);
+        let cases: [(&str, Change); 11] = [
+            ("did you mean \"wall_limit_ms\"", |spec| {
+                drop(spec.insert("wall_limit".into(), 1.into()))
+            }),
+            ("missing field `wall_limit_ms`", |spec| {
+                drop(spec.remove("wall_limit_ms"))
+            }),
+            ("missing field `cap`", |spec| drop(spec.remove("cap"))),
+            ("work_ms: between 1 and", |spec| {
+                drop(spec.insert("work_ms".into(), 600_001.into()))
+            }),
+            ("budget: at least 0.010000", |spec| {
+                drop(spec.insert("budget".into(), "0.000001".into()))
+            }),
+            ("is not an amount", |spec| drop(spec.insert("cap".into(), "1,5".into()))),
+            ("cap: a price above zero", |spec| {
+                drop(spec.insert("cap".into(), "0.0".into()))
+            }),
+            ("names no digest", |spec| {
+                drop(spec.insert(
+                    "image".into(),
+                    serde_json::json!({"type": "registry", "reference": "r/a:latest"}),
+                ));
+            }),
+            ("checkpoint.interval_ms", |spec| {
+                drop(spec.insert("checkpoint".into(), serde_json::json!({"interval_ms": 600_001})));
+            }),
+            ("shm_size: at most memory", |spec| {
+                drop(spec.insert("shm_size".into(), (1_u64 << 40).into()))
+            }),
+            ("must be a relative path", |spec| {
+                let input = serde_json::json!([{"blob": format!("sha256:{}", "0".repeat(64)), "path": "../x"}]);
+                drop(spec.insert("inputs".into(), input));
+            }),
+        ];
+        for (says, change) in cases {
+            let error = spec_with(change).expect_err(says).to_string();
+            assert!(error.contains(says), "{error} should say {says}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The agent's local interface as its clients see it: snapshot, events, commands, pages. The window, the tray and the
+//! command line get whole view-models from here and decide nothing.
+
+use crate::card::{CardDescription, CardReading};
+use crate::id::{GpuUuid, JobId, LeaseId, NodeId};
+use crate::lease::{EndCause, LeasePhase};
+use crate::money::{HourlyPrice, Micros};
+use crate::node::Isolation;
+use crate::presence::{Availability, Signals};
+use crate::units::{Bytes, Millis, Now, UtcMs};
+use serde::{Deserialize, Serialize};
+
+/// Everything that a client needs to show the agent at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Protocol of the local interface.
+    pub protocol: u32,
+    /// The agent's version.
+    pub agent_version: String,
+    /// When it was taken.
+    pub now: Now,
+    /// Whether this is a lab: simulated cards, money of no worth.
+    pub lab: bool,
+    /// The link to the exchange.
+    pub market: MarketLink,
+    /// How jobs are isolated here, or why they cannot be.
+    pub isolation: IsolationState,
+    /// The pause, if the owner paused.
+    pub pause: Option<Pause>,
+    /// What is wrong with the settings file, if anything.
+    pub settings_problem: Option<String>,
+    /// What is seen of the owner.
+    pub signals: Signals,
+    /// The cards.
+    pub cards: Vec<CardState>,
+    /// Sums for display.
+    pub earned: Earned,
+}
+
+/// How jobs are isolated, or why they cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum IsolationState {
+    /// They are.
+    Ready {
+        /// How.
+        level: Isolation,
+    },
+    /// They cannot be.
+    Missing {
+        /// What to do.
+        why: String,
+    },
+}
+
+/// The link to the exchange.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum MarketLink {
+    /// No exchange is set in `agent.toml`.
+    NotConfigured,
+    /// Trying.
+    Connecting {
+        /// Where.
+        url: String,
+        /// What went wrong last.
+        last_error: Option<String>,
+    },
+    /// Connected.
+    Connected {
+        /// Where.
+        url: String,
+        /// The exchange's name.
+        exchange: String,
+        /// Who this machine is there.
+        node: NodeId,
+    },
+    /// Refused: trying again does not help.
+    Refused {
+        /// Where.
+        url: String,
+        /// What to do.
+        message: String,
+    },
+}
+
+/// A pause that the owner asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// Since when.
+    pub since_utc_ms: UtcMs,
+    /// Until when; until told otherwise where `None`.
+    pub until_utc_ms: Option<UtcMs>,
+}
+
+/// One card as its owner sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardState {
+    /// What it is.
+    pub description: CardDescription,
+    /// What it reports; `None` before the first reading or while it is asleep.
+    pub reading: Option<CardReading>,
+    /// The floor in force.
+    pub floor: HourlyPrice,
+    /// Whether it may be shared now, and if not, why.
+    pub availability: Availability,
+    /// The lease on it.
+    pub lease: Option<LeaseState>,
+    /// The last time it was given back.
+    pub last_yield: Option<YieldMeasure>,
+}
+
+/// A lease as the owner sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseState {
+    /// Which.
+    pub lease: LeaseId,
+    /// For which job.
+    pub job: JobId,
+    /// The job's name, as its tenant wrote it.
+    pub name: Option<String>,
+    /// How far.
+    pub phase: LeasePhase,
+    /// At which price.
+    pub price: HourlyPrice,
+    /// Thawed time so far.
+    pub thawed_ms: Millis,
+    /// Earned so far, before the fee.
+    pub gross: Micros,
+}
+
+/// How fast a card was given back. Spans are from the cause; `None` where that step did not happen or was not reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct YieldMeasure {
+    /// When.
+    pub at_utc_ms: UtcMs,
+    /// Of which card.
+    pub gpu: GpuUuid,
+    /// Why.
+    pub cause: EndCause,
+    /// Until the job stood frozen.
+    pub frozen_ms: Option<Millis>,
+    /// Until the driver saw no work of the job on the card.
+    pub quiet_ms: Option<Millis>,
+    /// Until the card's memory was free of the job.
+    pub vram_free_ms: Option<Millis>,
+}
+
+/// Sums of receipts (and of notes not yet receipted, as `pending`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Earned {
+    /// Net of fee since local midnight.
+    pub today_net: Micros,
+    /// Net of fee in all.
+    pub total_net: Micros,
+    /// Fees in all.
+    pub total_fee: Micros,
+    /// Electricity of all leases: measured energy × tariff.
+    pub total_electricity: Micros,
+    /// Metered but not yet receipted, before the fee.
+    pub pending_gross: Micros,
+}
+
+/// One line of `sela earnings`: one lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarningsLine {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// For which job.
+    pub job: JobId,
+    /// On which card.
+    pub gpu: GpuUuid,
+    /// When it was accepted.
+    pub started_utc_ms: UtcMs,
+    /// At which price.
+    pub price: HourlyPrice,
+    /// Thawed time by the newest note.
+    pub thawed_ms: Millis,
+    /// Billed time by the newest receipt.
+    pub billed_ms: Millis,
+    /// Receipted.
+    pub gross: Micros,
+    /// The exchange's share.
+    pub fee: Micros,
+    /// What is left.
+    pub net: Micros,
+    /// Energy used while it ran, in milliwatt-hours, where the card tells.
+    pub energy_mwh: Option<u64>,
+    /// What that cost by the owner's tariff.
+    pub electricity: Option<Micros>,
+    /// Why it ended; `None` while it is open.
+    pub end: Option<EndCause>,
+    /// Whether it was earned in a lab.
+    pub lab: bool,
+}
+
+/// What the owner can tell the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Command {
+    /// Share no card, and end what runs.
+    Pause {
+        /// For how long; until told otherwise where `None`.
+        for_ms: Option<Millis>,
+    },
+    /// Share again.
+    Resume,
+    /// End one lease now.
+    EndLease {
+        /// Which.
+        lease: LeaseId,
+    },
+    /// End all jobs and stop the agent.
+    Quit,
+    /// Something newer: refused.
+    #[serde(other)]
+    Unknown,
+}
+
+/// What the agent answers to a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum CommandReply {
+    /// Done, or under way and to be seen in the events.
+    Done,
+    /// Not done.
+    Refused {
+        /// Why, and what to do.
+        message: String,
+    },
+}
+
+/// A numbered event of `GET /v1/events`. The first of a stream is a whole snapshot; so is the next after a reader fell behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedEvent {
+    /// Rises by one within a stream.
+    pub number: u64,
+    /// What happened.
+    pub event: Event,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Event {
+    /// Everything.
+    Snapshot(Box<Snapshot>),
+    /// One card changed.
+    Card(Box<CardState>),
+    /// The link to the exchange changed.
+    Market(MarketLink),
+    /// Paused or resumed.
+    Pause {
+        /// The pause in force.
+        pause: Option<Pause>,
+    },
+    /// What is seen of the owner changed.
+    Signals(Box<Signals>),
+    /// Sums changed.
+    Earned(Earned),
+    /// A card was given back.
+    Yielded(YieldMeasure),
+    /// Something newer: ignored.
+    #[serde(other)]
+    Unknown,
+}
+
+/// One line of `sela doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoctorLine {
+    /// What was looked at.
+    pub subject: String,
+    /// How it is.
+    pub verdict: Verdict,
+    /// What was tried and found.
+    pub found: String,
+    /// How to mend it.
+    pub remedy: Option<String>,
+}
+
+/// How a check of `sela doctor` came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Works.
+    Good,
+    /// Works with a limit that the owner should know.
+    Limited,
+    /// Does not work.
+    Bad,
+    /// Is not there and need not be.
+    NotApplicable,
+}
+
+/// The body of every error of the local interface and of the exchange's REST interface (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// A name for programs: `unknown_field`, `insufficient_funds`, …
+    pub code: String,
+    /// HTTP status.
+    pub status: u16,
+    /// What happened and what to do, for people.
+    pub detail: String,
+}
+
+/// Disk that images and results may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskBudget {
+    /// Most that Sela keeps.
+    pub budget: Bytes,
+    /// Never leave less than this free.
+    pub free_floor: Bytes,
+}
