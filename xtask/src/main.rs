@@ -1,7 +1,53 @@
 //! `cargo xtask …`: the one door to everything that is set up, run, tested or measured here.
 //!
-//! This file reads the command line and calls the verb; each verb is a module. Nothing here is shipped to anybody, and nothing here
-//! decides anything that the product decides.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks on its terminal")]
+//! This file reads the command line and calls the verb; each verb is a module. Nothing here is shipped to anybody, and nothing
+//! here decides anything that the product decides.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool talks on its terminal"
+)]
 
-fn main() {}
+mod arguments;
+mod bench;
+mod commands;
+mod places;
+#[cfg_attr(
+    not(target_os = "linux"),
+    expect(dead_code, reason = "the verbs that keep programs running are for Linux so far")
+)]
+mod processes;
+mod setup;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arguments::{Arguments, Verb};
+use places::Places;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match act(&arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("\n{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what the command line asks. An error means that the verb could not do its work; a test that failed is a code, not an error.
+fn act(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let places = Places::find()?;
+    match &arguments.verb {
+        Verb::Setup { purpose } => {
+            setup::ensure(&places, *purpose)?;
+            println!("everything that `cargo xtask {}` needs is here", purpose.verb());
+            Ok(ExitCode::SUCCESS)
+        }
+        Verb::Test { quick } => test::test(&places, *quick),
+        Verb::Bench { name, record } => bench::bench(&places, *name, *record),
+    }
+}

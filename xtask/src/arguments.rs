@@ -1,0 +1,147 @@
+//! The command line of `cargo xtask`, as types. Words and defaults live here; what they do lives in the verbs' own modules.
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Everything that can be set up, run, tested or measured in this repository.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    version,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq, Subcommand)]
+pub(crate) enum Verb {
+    /// Install what is missing on this machine (as root; otherwise print the one command to copy).
+    Setup {
+        /// Which verb to prepare for; each needs less than `test` does.
+        #[arg(long = "for", value_enum, default_value_t = Purpose::Test)]
+        purpose: Purpose,
+    },
+    /// Run every check and every test, and end with a line `N passed, N failed`.
+    Test {
+        /// Only formatting, lints and unit tests: no system packages needed.
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Measure something, print a table and write `target/bench/NAME.json`.
+    Bench {
+        /// What to measure.
+        #[arg(value_enum)]
+        name: BenchName,
+        /// Also write docs/measurements/NAME.md, to be committed.
+        #[arg(long)]
+        record: bool,
+    },
+}
+
+/// What a machine is being prepared for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Purpose {
+    /// `cargo xtask test --quick`.
+    QuickTest,
+    /// `cargo xtask run`.
+    Run,
+    /// `cargo xtask test`.
+    Test,
+    /// `cargo xtask bench`.
+    Bench,
+    /// `cargo xtask soak`.
+    Soak,
+}
+
+impl Purpose {
+    /// The verb as it is typed.
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Purpose::QuickTest => "test --quick",
+            Purpose::Run => "run",
+            Purpose::Test => "test",
+            Purpose::Bench => "bench",
+            Purpose::Soak => "soak",
+        }
+    }
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchName {
+    /// The idle agent beside BOINC's client: memory, processor time, wake-ups.
+    Agent,
+}
+
+impl BenchName {
+    /// The name of the files that a measurement is written to.
+    pub(crate) fn file_stem(self) -> &'static str {
+        match self {
+            BenchName::Agent => "agent",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Verb, clap::Error> {
+        Arguments::try_parse_from(std::iter::once("xtask").chain(line.split_whitespace()))
+            .map(|arguments| arguments.verb)
+    }
+
+    #[test]
+    fn each_verb_is_read_with_its_flags() {
+        for (line, verb) in [
+            ("setup", Verb::Setup { purpose: Purpose::Test }),
+            (
+                "setup --for bench",
+                Verb::Setup {
+                    purpose: Purpose::Bench,
+                },
+            ),
+            (
+                "setup --for quick-test",
+                Verb::Setup {
+                    purpose: Purpose::QuickTest,
+                },
+            ),
+            ("test", Verb::Test { quick: false }),
+            ("test --quick", Verb::Test { quick: true }),
+            (
+                "bench agent",
+                Verb::Bench {
+                    name: BenchName::Agent,
+                    record: false,
+                },
+            ),
+            (
+                "bench agent --record",
+                Verb::Bench {
+                    name: BenchName::Agent,
+                    record: true,
+                },
+            ),
+        ] {
+            assert_eq!(parse(line).unwrap_or_else(|error| panic!("{line}: {error}")), verb);
+        }
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused_as_bad_usage() {
+        for line in [
+            "",
+            "tset",
+            "test --fast",
+            "bench",
+            "bench nothing",
+            "setup --for everything",
+        ] {
+            assert_eq!(parse(line).expect_err(line).exit_code(), 2, "{line}");
+        }
+    }
+}

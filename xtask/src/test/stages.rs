@@ -1,0 +1,201 @@
+//! What `cargo xtask test` runs, in order: the list, and how each stage is started and counted.
+//!
+//! Order: what is cheap and often wrong comes first; what is long comes last.
+
+use std::process::Command;
+
+use anyhow::bail;
+
+use crate::commands;
+use crate::places::Places;
+use crate::setup::Tools;
+use crate::test::runners;
+use crate::test::tally::{Kind, Tally};
+
+/// What a stage works with.
+pub(crate) struct Around<'a> {
+    pub(crate) places: &'a Places,
+    pub(crate) tools: &'a Tools,
+}
+
+/// One stage of the test command.
+pub(crate) struct Stage {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// Whether `--quick` runs it too.
+    pub(crate) quick: bool,
+    /// Runs it to its end. An error counts as one failure.
+    pub(crate) run: fn(&Around<'_>) -> anyhow::Result<Tally>,
+}
+
+/// All stages in order.
+pub(crate) fn all() -> Vec<Stage> {
+    let stage = |name, kind, run| Stage {
+        name,
+        kind,
+        quick: false,
+        run,
+    };
+    let quick = |name, kind, run| Stage {
+        name,
+        kind,
+        quick: true,
+        run,
+    };
+    vec![
+        quick("formatting", Kind::Check, |around| {
+            check(&mut around.cargo(["fmt", "--all", "--check"]))
+        }),
+        stage("spelling", Kind::Check, |around| check(&mut around.tool("typos", [])?)),
+        stage("Cargo.lock is current", Kind::Check, lock_file_is_current),
+        stage("licences, bans, sources", Kind::Check, |around| {
+            // By hand, without `--log-level`, it also lists crates that are there in two versions.
+            check(&mut around.cargo(["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
+        }),
+        stage("unused dependencies", Kind::Check, |around| {
+            check(&mut around.cargo(["machete"]))
+        }),
+        quick("lints", Kind::Check, |around| {
+            check(&mut around.cargo([
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--locked",
+                "--quiet",
+                "--",
+                "-D",
+                "warnings",
+            ]))
+        }),
+        stage("all programs compile", Kind::Build, |around| {
+            check(&mut around.cargo(["build", "--locked", "--quiet"]))
+        }),
+        quick("unit tests", Kind::Unit, |around| {
+            around.nextest(
+                &["--lib", "--bins", "-E", "not package(sela-tests)"],
+                Environment::Plain,
+            )
+        }),
+        stage("black-box tests", Kind::BlackBox, |around| {
+            // Everything that is not inside a crate's own sources: what starts the real programs.
+            around.nextest(&["-E", "kind(test) + package(sela-tests)"], Environment::Plain)
+        }),
+        stage("doc tests", Kind::DocTest, doc_tests),
+    ]
+}
+
+/// What tests are told beside their command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Environment {
+    /// Nothing.
+    Plain,
+}
+
+impl Around<'_> {
+    /// Cargo with our tools in PATH, so that its subcommands are found there.
+    fn cargo<const N: usize>(&self, arguments: [&str; N]) -> Command {
+        let mut command = commands::cargo(self.places, arguments);
+        command.env("PATH", self.tools.path());
+        command
+    }
+
+    /// A tool of ours in the root of the repository.
+    fn tool<const N: usize>(&self, name: &str, arguments: [&str; N]) -> anyhow::Result<Command> {
+        let mut command = Command::new(self.tools.program(name)?);
+        command.current_dir(&self.places.root).args(arguments);
+        Ok(command)
+    }
+
+    /// Tests by cargo-nextest; `which` selects them. No test at all is a failure: then the selection is wrong.
+    fn nextest(&self, which: &[&str], environment: Environment) -> anyhow::Result<Tally> {
+        let mut command = self.cargo([
+            "nextest",
+            "run",
+            "--locked",
+            "--cargo-quiet",
+            "--no-fail-fast",
+            "--no-tests",
+            "fail",
+        ]);
+        match environment {
+            Environment::Plain => {}
+        }
+        counted(command.args(which), runners::nextest_summary)
+    }
+}
+
+/// One check: it holds if the command ends with 0.
+fn check(command: &mut Command) -> anyhow::Result<Tally> {
+    commands::run(command)?;
+    Ok(Tally::PASSED)
+}
+
+/// Tests that a runner counts itself. If the runner failed and counted no failure (it did not compile, it was killed), that is one.
+fn counted(command: &mut Command, summary: fn(&str) -> Option<Tally>) -> anyhow::Result<Tally> {
+    let mut tally = Tally::default();
+    let status = commands::watch(command, |line| tally += summary(line).unwrap_or_default())?;
+    if !status.success() && tally.failed == 0 {
+        println!("`{}` ended with {status}", commands::shown(command));
+        tally += Tally::FAILED;
+    }
+    Ok(tally)
+}
+
+/// A stale lock file would be written anew by the first command that is not `--locked`, on everybody's machine.
+fn lock_file_is_current(around: &Around<'_>) -> anyhow::Result<Tally> {
+    if let Err(error) = commands::output(&mut around.cargo(["metadata", "--locked", "--format-version", "1"])) {
+        bail!("{error:#}\nrun any cargo command and commit Cargo.lock");
+    }
+    Ok(Tally::PASSED)
+}
+
+/// The examples in the documentation of our libraries. There may be none.
+fn doc_tests(around: &Around<'_>) -> anyhow::Result<Tally> {
+    counted(
+        &mut around.cargo(["test", "--doc", "--locked", "--quiet"]),
+        runners::doctest_summary,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quick_run_is_formatting_lints_and_unit_tests() {
+        let stages = all();
+        let quick: Vec<_> = stages
+            .iter()
+            .filter(|stage| stage.quick)
+            .map(|stage| stage.name)
+            .collect();
+        assert_eq!(quick, ["formatting", "lints", "unit tests"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_runner_that_dies_without_counting_is_one_failure() {
+        for (script, expected) in [
+            (
+                "echo '  Summary [ 0.1s] 3 tests run: 3 passed, 0 skipped'",
+                Tally {
+                    passed: 3,
+                    ..Tally::default()
+                },
+            ),
+            (
+                "echo '  Summary [ 0.1s] 3 tests run: 1 passed, 2 failed, 0 skipped'; exit 100",
+                Tally {
+                    passed: 1,
+                    failed: 2,
+                    skipped: 0,
+                },
+            ),
+            ("echo 'error: could not compile'; exit 101", Tally::FAILED),
+            ("kill -9 $$", Tally::FAILED),
+        ] {
+            let tally = counted(Command::new("sh").args(["-c", script]), runners::nextest_summary).unwrap();
+            assert_eq!(tally, expected, "{script}");
+        }
+    }
+}
