@@ -1,0 +1,37 @@
+//! What a job needs to reach its one card: device nodes, driver libraries, environment. The agent fills it from what the
+//! driver says (`cdi`); nothing here touches a card.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// One file of the machine that appears at one path inside the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placed {
+    /// Where it is on this machine; absolute.
+    pub outside: PathBuf,
+    /// Where the job finds it; absolute.
+    pub inside: PathBuf,
+}
+
+/// A symbolic link to make inside the job, for libraries that are looked up by a shorter name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Where the link is; absolute.
+    pub inside: PathBuf,
+    /// What it says.
+    pub target: PathBuf,
+}
+
+/// Everything through which a job reaches its card, and no other.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardAccess {
+    /// Device nodes (or, on a simulated card, its device file): readable and writable, under `/dev` inside.
+    pub devices: Vec<Placed>,
+    /// Driver libraries and tools: read only.
+    pub files: Vec<Placed>,
+    /// Shorter names for them.
+    pub links: Vec<Link>,
+    /// Added to the job's environment; the image's and the job's own values win, but for search paths, which are put first.
+    pub env: BTreeMap<String, String>,
+}
