@@ -7,8 +7,11 @@ use crate::lease::{EndCause, LeasePhase};
 use crate::money::{HourlyPrice, Micros};
 use crate::node::Isolation;
 use crate::presence::{Availability, Signals};
-use crate::units::{Bytes, Millis, Now, UtcMs};
+use crate::units::{Bytes, Celsius, Millis, Milliwatts, Now, Percent, UtcMs};
 use serde::{Deserialize, Serialize};
+
+/// The version of the local interface. Current and previous are served; within one, fields are only added.
+pub const LOCAL_PROTOCOL: u32 = 1;
 
 /// Everything that a client needs to show the agent at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -192,6 +195,55 @@ pub struct EarningsLine {
     pub end: Option<EndCause>,
     /// Whether it was earned in a lab.
     pub lab: bool,
+}
+
+/// One page of a long list, newest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page<T> {
+    /// The lines of this page.
+    pub items: Vec<T>,
+    /// Where the next page starts; `None` on the last one.
+    pub next: Option<String>,
+}
+
+/// One line of `sela jobs`: one lease, running or past.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobLine {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// For which job.
+    pub job: JobId,
+    /// The job's name, as its tenant wrote it.
+    pub name: Option<String>,
+    /// On which card.
+    pub gpu: GpuUuid,
+    /// When it was accepted.
+    pub started_utc_ms: UtcMs,
+    /// Thawed time by the newest note.
+    pub thawed_ms: Millis,
+    /// How far it is; `None` once it has ended.
+    pub phase: Option<LeasePhase>,
+    /// Why it ended; `None` while it is open.
+    pub end: Option<EndCause>,
+}
+
+/// What one card did over one span of time. An absent value was not reported in that span.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Which card.
+    pub gpu: GpuUuid,
+    /// Start of the span.
+    pub at_utc_ms: UtcMs,
+    /// Its length.
+    pub span_ms: Millis,
+    /// Highest core temperature.
+    pub temperature_most: Option<Celsius>,
+    /// Mean power.
+    pub power_mean: Option<Milliwatts>,
+    /// Mean utilisation.
+    pub utilisation_mean: Option<Percent>,
+    /// Most memory in use.
+    pub vram_most: Option<Bytes>,
 }
 
 /// What the owner can tell the agent.
