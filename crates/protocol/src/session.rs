@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 
 /// A numbered message. `ack` is the last number received in order from the other side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,13 +16,14 @@ pub struct Frame<M> {
     pub message: Option<M>,
 }
 
-/// One side of a session.
+/// One side of a session: sends `S`, receives `R`.
 #[derive(Debug, Clone)]
-pub struct SessionSide<M> {
+pub struct SessionSide<S, R = S> {
     sent: u64,
-    unacknowledged: VecDeque<(u64, M)>,
+    unacknowledged: VecDeque<(u64, S)>,
     received: u64,
     bound: usize,
+    other: PhantomData<fn(R)>,
 }
 
 /// Why a session cannot go on; both sides then start a new one.
@@ -56,7 +58,7 @@ pub enum SessionError {
     Full(usize),
 }
 
-impl<M: Clone> SessionSide<M> {
+impl<S: Clone, R> SessionSide<S, R> {
     /// A new session; `bound` is how many frames may wait for acknowledgement.
     pub const fn new(bound: usize) -> Self {
         Self {
@@ -64,6 +66,7 @@ impl<M: Clone> SessionSide<M> {
             unacknowledged: VecDeque::new(),
             received: 0,
             bound,
+            other: PhantomData,
         }
     }
 
@@ -81,7 +84,7 @@ impl<M: Clone> SessionSide<M> {
     ///
     /// # Errors
     /// [`SessionError::Full`]: the session should be closed; the message was not taken.
-    pub fn send(&mut self, message: M) -> Result<Frame<M>, SessionError> {
+    pub fn send(&mut self, message: S) -> Result<Frame<S>, SessionError> {
         if self.unacknowledged.len() >= self.bound {
             return Err(SessionError::Full(self.unacknowledged.len()));
         }
@@ -95,7 +98,7 @@ impl<M: Clone> SessionSide<M> {
     }
 
     /// A frame that only acknowledges.
-    pub const fn acknowledge(&self) -> Frame<M> {
+    pub const fn acknowledge(&self) -> Frame<S> {
         Frame {
             seq: 0,
             ack: self.received,
@@ -107,7 +110,7 @@ impl<M: Clone> SessionSide<M> {
     ///
     /// # Errors
     /// A gap, or an acknowledgement of what was never sent; the session cannot go on.
-    pub fn receive(&mut self, frame: Frame<M>) -> Result<Option<M>, SessionError> {
+    pub fn receive(&mut self, frame: Frame<R>) -> Result<Option<R>, SessionError> {
         self.drop_acknowledged(frame.ack)?;
         let Some(message) = frame.message else {
             return Ok(None);
@@ -130,7 +133,7 @@ impl<M: Clone> SessionSide<M> {
     ///
     /// # Errors
     /// Where the other side is older or newer than this side can be; both start a new session.
-    pub fn resume(&mut self, other_received: u64) -> Result<Vec<Frame<M>>, SessionError> {
+    pub fn resume(&mut self, other_received: u64) -> Result<Vec<Frame<S>>, SessionError> {
         let dropped = self.sent - self.unacknowledged.len() as u64;
         if other_received < dropped {
             return Err(SessionError::TooOld {
@@ -171,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_message_sent_again_after_a_break_is_delivered_once() {
-        let (mut node, mut exchange) = (SessionSide::new(8), SessionSide::new(8));
+        let mut node = SessionSide::<&str, u8>::new(8);
+        let mut exchange = SessionSide::<u8, &str>::new(8);
         let first = node.send("a").expect("room");
         let _lost = node.send("b").expect("room");
         assert_eq!(exchange.receive(first.clone()), Ok(Some("a")));
