@@ -81,6 +81,10 @@ pub struct JobPlan {
     /// A folder of this lease's own, 0700: mount point, furnishings and archives lie here. The keeper removes what is of no use
     /// to the agent at the end, and all of it where the agent is gone.
     pub scratch: PathBuf,
+    /// Where the keeper writes its [`Stop`] as JSON (a new file of mode 0600, synced, renamed into place) before it reports
+    /// `Stopped`, whether or not the agent still listens: what a lease is owed if the agent was killed. It lies outside of
+    /// [`Self::scratch`], nothing but the agent removes it, and a keeper that cannot write it goes on without.
+    pub account: PathBuf,
 }
 
 /// What is executed. Names are already resolved to numbers, entrypoint and command already joined.
