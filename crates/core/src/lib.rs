@@ -3,13 +3,16 @@
 
 mod card;
 mod effect;
+mod heartbeat;
 mod input;
 mod lease;
 mod policy;
 mod presence;
 mod record;
+mod speech;
 mod state;
 mod view;
+mod wake;
 
 pub use effect::Effect;
 pub use input::{Input, LeaseEvent, MarketInput, RecoveredLease};

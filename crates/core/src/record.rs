@@ -1,6 +1,6 @@
 //! What must be in `earnings.db` before anything that depends on it is said to anybody.
 
-use sela_protocol::id::{GpuUuid, JobId, LeaseId};
+use sela_protocol::id::{GpuUuid, JobId, LeaseId, NodeId};
 use sela_protocol::lease::{EndCause, FencingToken, MeterNote};
 use sela_protocol::local::Pause;
 use sela_protocol::money::HourlyPrice;
@@ -34,6 +34,8 @@ pub enum Record {
 pub struct OpenLease {
     /// Which.
     pub lease: LeaseId,
+    /// Who this machine is at the exchange that awarded it.
+    pub node: NodeId,
     /// Its token.
     pub fencing: FencingToken,
     /// For which job.

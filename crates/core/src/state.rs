@@ -1,27 +1,609 @@
-//! The one owner of the agent's state.
-use crate::{Effect, Input, Policy};
-use sela_protocol::local::Snapshot;
-use sela_protocol::units::{BootMs, Now};
+//! The one owner of the agent's state: takes an input, changes what it knows, then settles: everything that is due is
+//! derived from the whole state, never from the input alone, so that no missed event leaves anything undone.
+
+use crate::card::Card;
+use crate::input::{Input, MarketInput};
+use crate::lease::{Lease, Phase, Stop};
+use crate::policy::Policy;
+use crate::presence::{self, Service, Surroundings};
+use crate::record::{Record, UnsettledLease};
+use crate::wake::Wake;
+use crate::{Effect, LeaseEvent};
+use sela_protocol::card::{CardDescription, CardReading};
+use sela_protocol::id::{GpuUuid, LeaseId, NodeId};
+use sela_protocol::lease::EndCause;
+use sela_protocol::local::{CardState, Command, CommandReply, Earned, Event, IsolationState, MarketLink, Pause};
+use sela_protocol::node::NodeMessage;
+use sela_protocol::presence::{Availability, HoldReason, Observed, Signals};
+use sela_protocol::units::{BootMs, Millis, Now, Percent};
+use std::collections::BTreeMap;
+
+/// While a job runs, sensors and cards report each second and may miss three reports.
+const PATIENCE_RUNNING: Millis = Millis(3_500);
+/// Otherwise each ten seconds.
+const PATIENCE_IDLE: Millis = Millis(35_000);
+/// A job that uses at most this share of its card counts as quiet: drivers round.
+const QUIET: Percent = Percent(0);
 
 /// All that the agent knows and decides from.
 #[derive(Debug)]
-pub struct State {}
+pub struct State {
+    pub(crate) policy: Policy,
+    pub(crate) service: Service,
+    pub(crate) lab: bool,
+    pub(crate) isolation: IsolationState,
+    pub(crate) pause: Option<Pause>,
+    pub(crate) settings_problem: Option<String>,
+    pub(crate) signals: Signals,
+    signals_heard: BootMs,
+    pub(crate) cards: BTreeMap<GpuUuid, Card>,
+    pub(crate) market: MarketLink,
+    pub(crate) node: Option<NodeId>,
+    pub(crate) beats: crate::heartbeat::Heartbeats,
+    /// Gone from their cards; results are being stored.
+    pub(crate) uploading: BTreeMap<LeaseId, UnsettledLease>,
+    /// Ended and reported, not yet receipted as closed: reported again in each new session.
+    unsettled: BTreeMap<LeaseId, UnsettledLease>,
+    pub(crate) earned: Earned,
+    attention: bool,
+    pub(crate) wake: Wake,
+    published: BTreeMap<GpuUuid, CardState>,
+}
 
 impl State {
     /// A state that offers nothing until [`Input::Started`].
-    pub fn new(_policy: Policy) -> Self {
-        Self {}
+    pub fn new(policy: Policy, now: Now) -> Self {
+        let nothing_seen = || "nothing seen yet".to_owned();
+        Self {
+            policy,
+            service: Service::Starting,
+            lab: false,
+            isolation: IsolationState::Missing {
+                why: "not looked at yet".into(),
+            },
+            pause: None,
+            settings_problem: None,
+            signals: Signals {
+                input: Observed::Unknown {
+                    source: "sensors".into(),
+                    why: nothing_seen(),
+                },
+                foreign: Observed::Unknown {
+                    source: "sensors".into(),
+                    why: nothing_seen(),
+                },
+            },
+            signals_heard: now.boot_ms,
+            cards: BTreeMap::new(),
+            market: MarketLink::NotConfigured,
+            node: None,
+            beats: crate::heartbeat::Heartbeats::default(),
+            uploading: BTreeMap::new(),
+            unsettled: BTreeMap::new(),
+            earned: Earned::default(),
+            attention: false,
+            wake: Wake::default(),
+            published: BTreeMap::new(),
+        }
     }
-    /// Takes one input; what must be done, in order.
-    pub fn step(&mut self, _now: Now, _input: Input) -> Vec<Effect> {
-        Vec::new()
+
+    /// Takes one input; what must be done, urgent effects first, the rest in order.
+    pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.take(now, input, &mut effects);
+        self.settle(now, &mut effects);
+        // Stable: urgent effects come first, the order among the others stays.
+        effects.sort_by_key(|effect| !effect.is_urgent());
+        effects
     }
+
     /// The next moment at which [`Input::Tick`] is needed if nothing else happens before.
-    pub fn next_wake(&self, _now: Now) -> Option<BootMs> {
-        None
+    pub const fn next_wake(&self) -> Option<BootMs> {
+        self.wake.earliest()
     }
-    /// Everything that a client shows.
-    pub fn snapshot(&self, _now: Now) -> Snapshot {
-        unimplemented!()
+
+    fn take(&mut self, now: Now, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Started {
+                lab,
+                isolation,
+                pause,
+                open,
+                unsettled,
+            } => {
+                self.service = Service::Open;
+                self.lab = lab;
+                self.isolation = isolation;
+                self.pause = pause;
+                self.unsettled
+                    .extend(unsettled.into_iter().map(|lease| (lease.note.lease, lease)));
+                for lease in open {
+                    self.recover(lease, now, effects);
+                }
+            }
+            Input::Tick => {}
+            Input::Policy(policy) => self.policy = policy,
+            Input::SettingsProblem(problem) => self.settings_problem = problem,
+            Input::Signals(signals) => {
+                self.signals_heard = now.boot_ms;
+                if signals != self.signals {
+                    self.signals = signals;
+                    effects.push(Effect::Publish(Event::Signals(Box::new(self.signals.clone()))));
+                }
+            }
+            Input::Cards(descriptions) => self.know_cards(descriptions, now, effects),
+            Input::Readings(readings) => self.hear_cards(readings, now),
+            Input::CardUnreadable { gpu, why } => {
+                for card in self.cards.values_mut() {
+                    if gpu.as_ref().is_none_or(|gpu| *gpu == card.description.uuid) {
+                        card.unreadable = Some(why.clone());
+                    }
+                }
+            }
+            Input::CardUse {
+                gpu,
+                lease,
+                vram,
+                utilisation,
+            } => {
+                if let Some(held) = self.lease_on(&gpu).filter(|held| held.award.lease == lease) {
+                    held.card_use_seen(utilisation <= QUIET, vram.0 == 0, now);
+                }
+            }
+            Input::Command { request, command } => {
+                let reply = self.command(command, now, effects);
+                effects.push(Effect::Reply { request, reply });
+            }
+            Input::Shutdown => self.service = Service::Stopping,
+            Input::Market(input) => self.market(input, now, effects),
+            Input::Lease { lease, event } => self.lease_event(lease, event, now, effects),
+            Input::Earned(earned) => {
+                if earned != self.earned {
+                    self.earned = earned;
+                    effects.push(Effect::Publish(Event::Earned(earned)));
+                }
+            }
+        }
     }
+
+    fn know_cards(&mut self, descriptions: Vec<CardDescription>, now: Now, effects: &mut Vec<Effect>) {
+        for card in self.cards.values_mut() {
+            if !descriptions
+                .iter()
+                .any(|description| description.uuid == card.description.uuid)
+            {
+                card.unreadable = Some("the driver does not list the card any more".into());
+            }
+        }
+        // A card without a lease that is gone is forgotten; one with a lease stays until its job is gone.
+        self.cards
+            .retain(|uuid, card| card.lease.is_some() || descriptions.iter().any(|known| known.uuid == *uuid));
+        for description in descriptions {
+            let uuid = description.uuid.clone();
+            match self.cards.get_mut(&uuid) {
+                Some(card) => {
+                    card.unreadable = None;
+                    card.description = description;
+                }
+                None => drop(self.cards.insert(uuid, Card::new(description, now))),
+            }
+        }
+        self.say_capability(effects);
+    }
+
+    fn hear_cards(&mut self, readings: Vec<CardReading>, now: Now) {
+        for reading in readings {
+            if let Some(card) = self.cards.get_mut(&reading.uuid) {
+                let policy = self.policy.cards.get(&reading.uuid).unwrap_or(&self.policy.rest);
+                card.hear(reading, policy, now);
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command, now: Now, effects: &mut Vec<Effect>) -> CommandReply {
+        match command {
+            Command::Pause { for_ms } => {
+                let until_utc_ms = for_ms.map(|span| now.utc_ms.plus(span));
+                self.set_pause(
+                    Some(Pause {
+                        since_utc_ms: now.utc_ms,
+                        until_utc_ms,
+                    }),
+                    effects,
+                );
+                CommandReply::Done
+            }
+            Command::Resume => {
+                self.set_pause(None, effects);
+                CommandReply::Done
+            }
+            Command::EndLease { lease } => match self.lease_mut(lease) {
+                Some(held) => {
+                    held.end(EndCause::OwnerCommand, now, effects);
+                    CommandReply::Done
+                }
+                None => CommandReply::Refused {
+                    message: format!("{lease} does not run here; `sela jobs` lists what does"),
+                },
+            },
+            Command::Quit => {
+                self.service = Service::Stopping;
+                CommandReply::Done
+            }
+            Command::Unknown => CommandReply::Refused {
+                message: "this agent does not know that command; update the agent".into(),
+            },
+        }
+    }
+
+    fn set_pause(&mut self, pause: Option<Pause>, effects: &mut Vec<Effect>) {
+        if pause != self.pause {
+            self.pause = pause;
+            effects.push(Effect::Append(Record::Pause { pause }));
+            effects.push(Effect::Publish(Event::Pause { pause }));
+        }
+    }
+
+    pub(crate) fn lease_on(&mut self, gpu: &GpuUuid) -> Option<&mut Lease> {
+        self.cards.get_mut(gpu)?.lease.as_mut()
+    }
+
+    pub(crate) fn lease_mut(&mut self, lease: LeaseId) -> Option<&mut Lease> {
+        self.cards
+            .values_mut()
+            .filter_map(|card| card.lease.as_mut())
+            .find(|held| held.award.lease == lease)
+    }
+
+    /// Derives everything that is due from the whole state.
+    fn settle(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        self.wake = Wake::default();
+        self.end_pause(now, effects);
+        let uuids: Vec<GpuUuid> = self.cards.keys().cloned().collect();
+        for gpu in &uuids {
+            let availability = self.availability(gpu, now);
+            self.settle_lease(gpu, &availability, now, effects);
+            self.settle_finished(gpu, now, effects);
+            let availability = self.availability(gpu, now);
+            self.say_offer(gpu, &availability, effects);
+            self.publish_card(gpu, availability, effects);
+        }
+        self.settle_attention(now, effects);
+        self.say_heartbeat(now, effects);
+        let busy = self.cards.values().any(|card| card.lease.is_some()) || !self.uploading.is_empty();
+        if self.service == Service::Stopping && !busy {
+            effects.push(Effect::Exit);
+        }
+    }
+
+    fn end_pause(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let Some(Pause {
+            until_utc_ms: Some(until),
+            ..
+        }) = self.pause
+        else {
+            return;
+        };
+        if now.utc_ms >= until {
+            self.set_pause(None, effects);
+        } else {
+            // A clock that is set while paused is noticed at the next wake, since this is asked anew each time.
+            self.wake.at(now.boot_ms.plus(until.since(now.utc_ms)));
+        }
+    }
+
+    pub(crate) fn availability(&mut self, gpu: &GpuUuid, now: Now) -> Availability {
+        let Some(card) = self.cards.get(gpu) else {
+            return Availability::Held {
+                reasons: vec![HoldReason::CardUnreadable {
+                    why: "there is no such card".into(),
+                }],
+            };
+        };
+        let around = Surroundings {
+            service: self.service,
+            pause: self.pause,
+            isolation: &self.isolation,
+            signals: &self.signals,
+            signals_heard: self.signals_heard,
+            patience: if self.attention {
+                PATIENCE_RUNNING
+            } else {
+                PATIENCE_IDLE
+            },
+        };
+        presence::availability(&around, card, self.policy.for_card(gpu), now, &mut self.wake)
+    }
+
+    fn settle_lease(&mut self, gpu: &GpuUuid, availability: &Availability, now: Now, effects: &mut Vec<Effect>) {
+        let newest_input = presence::last_input(&self.signals);
+        let policy = self.policy.cards.get(gpu).unwrap_or(&self.policy.rest);
+        let Some(lease) = self.cards.get_mut(gpu).and_then(|card| card.lease.as_mut()) else {
+            return;
+        };
+        let stop = stop_demand(lease, availability, newest_input, now, &mut self.wake);
+        let before = lease.phase_word();
+        effects.extend(lease.settle(stop, policy, now, &mut self.wake));
+        let after = lease.phase_word();
+        if before != after {
+            let (lease, fencing) = (lease.award.lease, lease.award.fencing);
+            self.say(
+                NodeMessage::Progress {
+                    lease,
+                    fencing,
+                    phase: after,
+                },
+                effects,
+            );
+            self.say_reclaim(gpu, effects);
+        }
+    }
+
+    /// A lease whose job is gone and whose card is free makes room.
+    fn settle_finished(&mut self, gpu: &GpuUuid, now: Now, effects: &mut Vec<Effect>) {
+        let cool_off = self.policy.for_card(gpu).cool_off;
+        let Some(card) = self.cards.get_mut(gpu) else {
+            return;
+        };
+        let Some(cause) = card.lease.as_ref().and_then(|lease| lease.finished().cloned()) else {
+            return;
+        };
+        let Some(lease) = card.lease.take() else {
+            return;
+        };
+        effects.push(Effect::WatchCard {
+            gpu: gpu.clone(),
+            lease: lease.award.lease,
+            on: false,
+        });
+        if let Some(measure) = lease.yield_measure(gpu, &cause).filter(|_| is_yield(&cause)) {
+            card.last_yield = Some(measure.clone());
+            effects.push(Effect::Publish(Event::Yielded(measure)));
+        }
+        if is_owners(&cause) {
+            card.cool_off_until = Some(now.boot_ms.plus(cool_off));
+        }
+        let ended = UnsettledLease {
+            note: lease.note(now, Some(cause.clone())),
+            cause,
+            output: None,
+            energy_mwh: lease.energy.milliwatt_hours(),
+            ended_utc_ms: now.utc_ms,
+            lasted: now.boot_ms.since(lease.accepted.boot_ms),
+        };
+        effects.push(Effect::Upload {
+            lease: ended.note.lease,
+        });
+        self.uploading.insert(ended.note.lease, ended);
+    }
+
+    fn publish_card(&mut self, gpu: &GpuUuid, availability: Availability, effects: &mut Vec<Effect>) {
+        let Some(view) = self.card_view(gpu, availability) else {
+            return;
+        };
+        if self.published.get(gpu) != Some(&view) {
+            self.published.insert(gpu.clone(), view.clone());
+            effects.push(Effect::Publish(Event::Card(Box::new(view))));
+        }
+    }
+
+    fn settle_attention(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let high = self.cards.values().any(|card| card.lease.is_some());
+        if high == self.attention {
+            return;
+        }
+        self.attention = high;
+        effects.push(Effect::Attention { high });
+        if high {
+            // From here on silence counts by the second; what was heard at the slow rate is no fault.
+            self.signals_heard = now.boot_ms;
+            for card in self.cards.values_mut() {
+                card.heard = now.boot_ms;
+            }
+            self.wake.at(now.boot_ms.plus(PATIENCE_RUNNING));
+        }
+    }
+
+    fn lease_event(&mut self, id: LeaseId, event: LeaseEvent, now: Now, effects: &mut Vec<Effect>) {
+        if let LeaseEvent::Uploaded { output, problem: _ } = event {
+            self.uploaded(id, output, effects);
+            return;
+        }
+        let Some(lease) = self.lease_mut(id) else {
+            return;
+        };
+        let before = lease.phase_word();
+        match event {
+            LeaseEvent::Fetched => {
+                if lease.phase == Phase::Fetching {
+                    lease.phase = Phase::Starting;
+                    effects.push(Effect::Start { lease: id });
+                }
+            }
+            LeaseEvent::Failed { cause } => {
+                let watch = lease.gone(cause.clone(), now);
+                let note = lease.note(now, Some(cause));
+                effects.push(watch);
+                self.note(note, effects);
+                return;
+            }
+            LeaseEvent::Started => {
+                if lease.phase == Phase::Starting {
+                    lease.phase = Phase::Running;
+                }
+            }
+            LeaseEvent::Frozen => lease.frozen_seen(now),
+            LeaseEvent::FreezeFailed => lease.end(EndCause::OwnerInput, now, effects),
+            LeaseEvent::Thawed => {}
+            LeaseEvent::Usage { thawed_ms, frozen_ms } => {
+                lease.thawed = lease.thawed.max(thawed_ms);
+                lease.frozen = lease.frozen.max(frozen_ms);
+                if now.boot_ms >= lease.noted.plus(crate::lease::NOTE_INTERVAL) {
+                    lease.noted = now.boot_ms;
+                    let note = lease.note(now, None);
+                    self.note(note, effects);
+                }
+                return;
+            }
+            LeaseEvent::CheckpointStored { blob, thawed_ms } => {
+                lease.checkpoint = Some((blob, thawed_ms));
+                let fencing = lease.award.fencing;
+                self.say(
+                    NodeMessage::Checkpoint {
+                        lease: id,
+                        fencing,
+                        blob,
+                        thawed_ms,
+                    },
+                    effects,
+                );
+                return;
+            }
+            LeaseEvent::Ended {
+                cause,
+                thawed_ms,
+                frozen_ms,
+            } => {
+                lease.thawed = lease.thawed.max(thawed_ms);
+                lease.frozen = lease.frozen.max(frozen_ms);
+                let watch = lease.gone(cause.clone(), now);
+                let note = lease.note(now, Some(cause));
+                effects.push(watch);
+                self.note(note, effects);
+                return;
+            }
+            LeaseEvent::Uploaded { .. } => {}
+        }
+        let (after, fencing) = (lease.phase_word(), lease.award.fencing);
+        if before != after {
+            self.say(
+                NodeMessage::Progress {
+                    lease: id,
+                    fencing,
+                    phase: after,
+                },
+                effects,
+            );
+        }
+    }
+
+    fn uploaded(&mut self, id: LeaseId, output: Option<sela_protocol::blob::BlobId>, effects: &mut Vec<Effect>) {
+        if let Some(mut ended) = self.uploading.remove(&id) {
+            ended.output = output;
+            self.close(ended, effects);
+        }
+    }
+
+    /// Writes down that a lease has ended and reports it.
+    pub(crate) fn close(&mut self, ended: UnsettledLease, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Append(Record::Closed(ended.clone())));
+        self.say_result(&ended, effects);
+        self.unsettled.insert(ended.note.lease, ended);
+    }
+
+    pub(crate) fn market(&mut self, input: MarketInput, now: Now, effects: &mut Vec<Effect>) {
+        match input {
+            MarketInput::Link(link) => {
+                if link != self.market {
+                    self.market = link.clone();
+                    effects.push(Effect::Publish(Event::Market(link)));
+                }
+            }
+            MarketInput::Session { node, resumed } => {
+                self.node = Some(node);
+                self.beats.session_opened();
+                if !resumed {
+                    let unsettled: Vec<UnsettledLease> = self.unsettled.values().cloned().collect();
+                    self.say_everything(unsettled, now, effects);
+                }
+            }
+            MarketInput::Award(award) => self.award(award, now, effects),
+            MarketInput::Renew { beat, end } => {
+                if let Some(sent) = self.beats.acknowledged(beat) {
+                    for lease in self.cards.values_mut().filter_map(|card| card.lease.as_mut()) {
+                        lease.renew(sent);
+                    }
+                }
+                for lease in end {
+                    if let Some(held) = self.lease_mut(lease) {
+                        held.end(EndCause::LeaseExpired, now, effects);
+                    }
+                }
+            }
+            MarketInput::Cancel {
+                lease,
+                fencing,
+                cause,
+                save,
+            } => {
+                if let Some(held) = self.lease_mut(lease).filter(|held| held.award.fencing == fencing) {
+                    held.cancelled
+                        .get_or_insert(if save { Stop::Save(cause) } else { Stop::End(cause) });
+                }
+            }
+            MarketInput::Receipt(receipt) => {
+                if receipt.closed.is_some() && self.unsettled.remove(&receipt.lease).is_some() {
+                    effects.push(Effect::Append(Record::Settled { lease: receipt.lease }));
+                }
+            }
+            MarketInput::Refused { lease, message } => {
+                if let Some(held) = lease.and_then(|lease| self.lease_mut(lease)) {
+                    held.end(EndCause::NodeFault { message }, now, effects);
+                }
+            }
+        }
+    }
+}
+
+/// The strongest reason to stop the job of a lease now.
+fn stop_demand(
+    lease: &Lease,
+    availability: &Availability,
+    newest_input: Option<BootMs>,
+    now: Now,
+    wake: &mut Wake,
+) -> Option<Stop> {
+    if wake.due(now.boot_ms, lease.expires) {
+        return Some(Stop::End(EndCause::LeaseExpired));
+    }
+    let reasons = match availability {
+        Availability::Available => &[][..],
+        Availability::Held { reasons } => reasons,
+    };
+    let end = reasons.iter().find_map(|reason| match reason {
+        HoldReason::Paused { .. } => Some(EndCause::OwnerCommand),
+        HoldReason::Starting | HoldReason::Stopping => Some(EndCause::Shutdown),
+        HoldReason::NoIsolation { why } => Some(EndCause::NodeFault { message: why.clone() }),
+        HoldReason::Hot { .. } => Some(EndCause::Hot),
+        HoldReason::CardUnreadable { .. } => Some(EndCause::CardLost),
+        HoldReason::ForeignUse { process } => Some(EndCause::OwnerProgram {
+            name: process.name.clone(),
+        }),
+        HoldReason::SignalUnknown { signal, .. } => Some(EndCause::SensorSilent { what: signal.clone() }),
+        HoldReason::InputRecent { .. }
+        | HoldReason::CoolOff { .. }
+        | HoldReason::SettingsBroken { .. }
+        | HoldReason::Unknown => None,
+    });
+    let recent_input = reasons
+        .iter()
+        .any(|reason| matches!(reason, HoldReason::InputRecent { .. }));
+    match (end, lease.cancelled.clone()) {
+        (Some(cause), _) => Some(Stop::End(cause)),
+        (None, Some(cancelled)) => Some(cancelled),
+        (None, None) => newest_input.filter(|_| recent_input).map(Stop::Input),
+    }
+}
+
+/// Whether the owner took the card back: then it rests for `cool_off`.
+const fn is_owners(cause: &EndCause) -> bool {
+    matches!(
+        cause,
+        EndCause::OwnerInput | EndCause::OwnerProgram { .. } | EndCause::OwnerCommand | EndCause::SensorSilent { .. }
+    )
+}
+
+/// Whether an end is a giving back that is measured and shown.
+const fn is_yield(cause: &EndCause) -> bool {
+    is_owners(cause) || matches!(cause, EndCause::Hot | EndCause::Shutdown | EndCause::CardLost)
 }

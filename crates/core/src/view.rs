@@ -1,1 +1,66 @@
+//! What clients are shown of the state: whole view-models, so that no window, tray or command line decides anything.
 
+use crate::lease::Lease;
+use crate::state::State;
+use sela_protocol::id::GpuUuid;
+use sela_protocol::local::{CardState, LeaseState, Snapshot};
+use sela_protocol::node::PROTOCOL;
+use sela_protocol::presence::Availability;
+use sela_protocol::units::Now;
+
+impl State {
+    /// Everything that a client shows, as of `now`: reasons count down by it.
+    pub fn snapshot(&mut self, now: Now) -> Snapshot {
+        // Asking what holds a card also collects wakes; those of the last step stay in force.
+        let wake = self.wake;
+        let uuids: Vec<GpuUuid> = self.cards.keys().cloned().collect();
+        let mut cards: Vec<CardState> = uuids
+            .iter()
+            .filter_map(|gpu| {
+                let availability = self.availability(gpu, now);
+                self.card_view(gpu, availability)
+            })
+            .collect();
+        cards.sort_by_key(|card| card.description.index);
+        self.wake = wake;
+        Snapshot {
+            protocol: PROTOCOL,
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            now,
+            lab: self.lab,
+            market: self.market.clone(),
+            isolation: self.isolation.clone(),
+            pause: self.pause,
+            settings_problem: self.settings_problem.clone(),
+            signals: self.signals.clone(),
+            cards,
+            earned: self.earned,
+        }
+    }
+
+    pub(crate) fn card_view(&self, gpu: &GpuUuid, availability: Availability) -> Option<CardState> {
+        let card = self.cards.get(gpu)?;
+        Some(CardState {
+            description: card.description.clone(),
+            reading: card.reading.clone(),
+            floor: self.policy.for_card(gpu).floor,
+            availability,
+            lease: card.lease.as_ref().map(Lease::view),
+            last_yield: card.last_yield.clone(),
+        })
+    }
+}
+
+impl Lease {
+    fn view(&self) -> LeaseState {
+        LeaseState {
+            lease: self.award.lease,
+            job: self.award.job,
+            name: self.award.spec.name.clone(),
+            phase: self.phase_word(),
+            price: self.award.price,
+            thawed_ms: self.thawed,
+            gross: self.award.price.due(self.thawed),
+        }
+    }
+}
