@@ -1,11 +1,15 @@
 //! The exchange's REST bodies for tenants and operators. Paths and status codes are in `sela-exchange`.
 
 use crate::blob::BlobId;
+use crate::card::CardDescription;
+use crate::envelope::PublicKey;
 use crate::id::{JobId, LeaseId, NodeId, OwnerId, TenantId};
 use crate::job::JobSpec;
 use crate::lease::{EndCause, LeasePhase};
 use crate::money::{HourlyPrice, Micros};
+use crate::node::Offer;
 use crate::units::{Millis, UtcMs};
+use crate::written::Fields;
 use serde::{Deserialize, Serialize};
 
 /// A job as its tenant sees it.
@@ -189,3 +193,73 @@ pub struct AccountBalance {
     /// Its balance.
     pub balance: Micros,
 }
+
+/// Reply to `POST /v1/leases/{lease}/logs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPosition {
+    /// How many bytes of this stream are kept: from where to send on.
+    pub next: u64,
+}
+
+/// Header of `GET /v1/jobs/{job}/logs`: from where to read on.
+pub const LOG_NEXT_HEADER: &str = "sela-log-next";
+
+/// Header of `GET /v1/jobs/{job}/logs`: `true` once nothing more will come.
+pub const LOG_COMPLETE_HEADER: &str = "sela-log-complete";
+
+/// Reply to `GET /v1/market`, for anybody.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarketView {
+    /// The exchange's name, for people.
+    pub name: String,
+    /// The key that signs its receipts.
+    pub exchange: PublicKey,
+    /// Whether this is a lab: simulated cards admitted, money of no worth.
+    pub lab: bool,
+    /// Nodes that are connected.
+    pub nodes: u64,
+    /// Cards that they offer now.
+    pub offers: u64,
+}
+
+/// A node as the operator sees it: one of the list that `GET /v1/admin/nodes` replies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeView {
+    /// Which.
+    pub node: NodeId,
+    /// Who is paid.
+    pub owner: OwnerId,
+    /// For people.
+    pub name: String,
+    /// Whether it is connected.
+    pub connected: bool,
+    /// Its cards, as it last said.
+    pub cards: Vec<CardDescription>,
+    /// What it offers, as it last said.
+    pub offers: Vec<Offer>,
+}
+
+/// One posting as the operator reads it: one of the list that `GET /v1/admin/ledger` replies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PostingView {
+    /// Its number, rising.
+    pub posting: i64,
+    /// The transfer that it is part of.
+    pub transfer: String,
+    /// When.
+    pub utc_ms: UtcMs,
+    /// The kind of record that moved the money.
+    pub reason: String,
+    /// Whose.
+    pub account: String,
+    /// What it got; below zero: what it gave.
+    pub amount: Micros,
+    /// What it had after that.
+    pub balance: Micros,
+}
+
+/// The names that a [`NewTenant`] and a [`NewOwner`] may use.
+pub const NAME_FIELDS: Fields = Fields::flat(&["name"]);
+
+/// The names that a [`Deposit`] may use.
+pub const DEPOSIT_FIELDS: Fields = Fields::flat(&["amount", "idempotency_key"]);
