@@ -78,7 +78,7 @@ impl Card<'_> {
         Ok(whole(self.look()?.watts * 1000.0))
     }
 
-    /// Energy since the card was first looked at, millijoules.
+    /// Energy since this boot, millijoules; idle until the card was first looked at.
     pub(crate) fn energy_mj(&mut self) -> Answer<u64> {
         self.sensor(Sensor::Power)?;
         let joules = self.look()?.joules;
@@ -223,21 +223,22 @@ impl Card<'_> {
     /// Brings the card to now.
     fn look(&mut self) -> Answer<Record> {
         let now = processor::boot_nanos();
-        let written = state::read(self.lab, self.plan, self.boot_id);
+        let age = |record: &Record| now.saturating_sub(record.boot_nanos);
         let remembered = self.remembered.take();
+        if let Some(fresh) = remembered.clone().filter(|record| age(record) < SHORTEST_WINDOW_NANOS) {
+            *self.remembered = remembered;
+            return Ok(fresh);
+        }
+        let written = state::read(self.lab, self.plan, self.boot_id);
         let last = [written, remembered]
             .into_iter()
             .flatten()
-            .max_by_key(|record| record.boot_nanos);
-        let since = last.as_ref().map(|record| now.saturating_sub(record.boot_nanos));
-        let record = match (last, since) {
-            (Some(last), Some(since)) if since < SHORTEST_WINDOW_NANOS => last,
-            (Some(last), Some(since)) if since <= LONGEST_WINDOW_NANOS => self.measure(&last, now)?,
-            (Some(last), _) => self.look_twice(&last, now)?,
-            (None, _) => {
-                let cold = self.cold(now);
-                self.look_twice(&cold, now)?
-            }
+            .max_by_key(|record| record.boot_nanos)
+            .unwrap_or_else(|| self.cold());
+        let record = match age(&last) {
+            fresh if fresh < SHORTEST_WINDOW_NANOS => last,
+            recent if recent <= LONGEST_WINDOW_NANOS => self.measure(&last, now)?,
+            _ => self.look_twice(&last, now)?,
         };
         // A folder that cannot be written leaves this process with what it remembers.
         let _ = state::write(self.lab, self.plan, &record);
@@ -245,6 +246,7 @@ impl Card<'_> {
         Ok(record)
     }
 
+    /// What was done over a long gap, and then what is done now.
     fn look_twice(&self, last: &Record, now: u64) -> Answer<Record> {
         let over_the_gap = self.measure(last, now)?;
         if over_the_gap.holders.is_empty() {
@@ -257,12 +259,12 @@ impl Card<'_> {
         self.measure(&over_the_gap, processor::boot_nanos())
     }
 
-    /// A card that nobody looked at since boot: idle for long.
-    fn cold(&self, now: u64) -> Record {
+    /// A card that nobody looked at since boot: idle until now.
+    fn cold(&self) -> Record {
         let idle = watts(self.plan.power.idle_mw);
         Record {
             boot_id: self.boot_id.to_owned(),
-            boot_nanos: now,
+            boot_nanos: 0,
             thermal: self.plan.thermal.settled(idle),
             busy: 0.0,
             watts: idle,

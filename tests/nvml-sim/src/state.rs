@@ -21,7 +21,7 @@ pub(crate) struct Record {
     pub(crate) busy: f64,
     /// Power over the last window.
     pub(crate) watts: f64,
-    /// Energy since the lab's card was first looked at.
+    /// Energy since this boot.
     pub(crate) joules: f64,
     pub(crate) holders: Vec<HolderRecord>,
     /// What the temperature has read since a test asked for it to stick.

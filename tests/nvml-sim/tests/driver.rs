@@ -1,123 +1,16 @@
 //! The simulated driver through the real `nvml-wrapper`: real processes hold real locks, and the card answers by them. Each test
 //! needs a process of its own, as `cargo nextest` gives it: the driver is told its lab by an environment variable.
 
+mod bench;
+
+use bench::{Bench, MIB, eventually, listed};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
-use sela_nvml_sim::{CardFaults, CardPlan, DriverFault, FOLDER_VARIABLE, Faults, Lab, Sensor};
-use std::io::{BufRead, BufReader};
+use sela_nvml_sim::{CardPlan, Lab};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-
-const MIB: u64 = 1 << 20;
-
-struct Bench {
-    lab: Lab,
-    _folder: tempfile::TempDir,
-}
-
-impl Bench {
-    fn new(cards: &[CardPlan]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let lab = Lab::create(folder.path(), cards).expect("a lab");
-        assert!(
-            std::env::var_os("NEXTEST").is_some(),
-            "run these tests with `cargo nextest run`"
-        );
-        // SAFETY: nextest gives each test a process of its own, and no thread but this one runs yet.
-        unsafe { std::env::set_var(FOLDER_VARIABLE, lab.folder()) };
-        Self { lab, _folder: folder }
-    }
-
-    fn one() -> Self {
-        Self::new(&[CardPlan::rtx_3090()])
-    }
-
-    fn nvml(&self) -> Nvml {
-        self.try_nvml().expect("the simulated driver starts")
-    }
-
-    fn try_nvml(&self) -> Result<Nvml, NvmlError> {
-        let library = sela_nvml_sim::find_library().expect("cargo builds the library with this test");
-        Nvml::builder().lib_path(library.as_os_str()).init()
-    }
-
-    fn fault(&self, faults: CardFaults) {
-        let mut all = Faults::default();
-        all.card.insert(self.lab.cards()[0].uuid.clone(), faults);
-        self.lab.set_faults(&all).expect("faults are written");
-    }
-
-    fn hold(&self, mib: u64, words: &[&str]) -> Holder {
-        Holder::start(&self.lab.device_node(0), mib, words)
-    }
-}
-
-struct Holder(Child);
-
-impl Holder {
-    fn start(node: &Path, mib: u64, words: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sela-sim-hold"))
-            .arg("--device")
-            .arg(node)
-            .args(["--mib", &mib.to_string()])
-            .args(words)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the holder starts");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped"))
-            .read_line(&mut line)
-            .expect("the holder speaks");
-        assert_eq!(line, format!("holding {mib} MiB\n"));
-        Self(child)
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn kill(mut self) {
-        self.0.kill().expect("SIGKILL");
-        self.0.wait().expect("the holder is reaped");
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        // Already gone where the test killed it.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Looks until `is_so`, since a loaded machine takes its time; panics after a minute.
-fn eventually<T: std::fmt::Debug>(what: &str, mut look: impl FnMut() -> T, is_so: impl Fn(&T) -> bool) -> T {
-    let mut last = look();
-    for _ in 0..1200 {
-        if is_so(&last) {
-            return last;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-        last = look();
-    }
-    panic!("{what}: last seen {last:?}");
-}
-
-fn listed(nvml: &Nvml) -> Vec<(u32, u64)> {
-    let device = nvml.device_by_index(0).expect("card 0");
-    device
-        .running_compute_processes()
-        .expect("a list")
-        .into_iter()
-        .map(|process| match process.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => (process.pid, bytes / MIB),
-            UsedGpuMemory::Unavailable => (process.pid, u64::MAX),
-        })
-        .collect()
-}
 
 #[test]
 fn a_card_says_that_it_is_simulated_and_what_it_is() {
@@ -312,6 +205,47 @@ impl Drop for FreezerGroup {
 }
 
 #[test]
+fn a_process_stopped_in_the_middle_of_a_look_blocks_nobody() {
+    let bench = Bench::one();
+    let nvml = bench.nvml();
+    let device = nvml.device_by_index(0).expect("card 0");
+    device.temperature(TemperatureSensor::Gpu).expect("a first look");
+    let state = bench.lab.folder().join("state");
+    let lock = std::fs::File::open(state.join(format!("{}.lock", bench.lab.cards()[0].uuid))).expect("the lock");
+    // What a process that was stopped while it wrote would leave: the lock, for as long as it is stopped.
+    lock.lock().expect("taken");
+    let spinner = bench.hold(100, &["--spin"]);
+    let busy = || device.utilization_rates().expect("utilisation").gpu;
+    eventually("work shows all the same", busy, |share| *share > 0);
+    spinner.kill();
+    eventually("and so does its end", busy, |share| *share == 0);
+    drop(lock);
+}
+
+#[test]
+fn a_driver_started_anew_finds_the_card_as_warm_as_it_was() {
+    let mut plan = CardPlan::rtx_3090();
+    // Warms by 3.5 K a second at its limit and takes a quarter of an hour to cool.
+    plan.power.idle_mw = 100;
+    plan.power.full_mw = 4_000_000;
+    plan.thermal.lags[2].kelvin_per_watt = 10.0;
+    plan.thermal.lags[2].seconds = 1000.0;
+    let bench = Bench::new(&[plan]);
+    let celsius = |nvml: &Nvml| {
+        let device = nvml.device_by_index(0).expect("card 0");
+        device.temperature(TemperatureSensor::Gpu).expect("a temperature")
+    };
+    let first = bench.nvml();
+    let cold = celsius(&first);
+    let spinner = bench.hold(10, &["--spin"]);
+    eventually("work warms the card", || celsius(&first), |now| *now >= cold + 25);
+    spinner.kill();
+    drop(first);
+    let second = bench.nvml();
+    assert!(celsius(&second) > cold, "the warmth is the card's, not the process's");
+}
+
+#[test]
 fn a_limit_is_set_within_the_range_and_refused_outside_it() {
     let bench = Bench::one();
     let nvml = bench.nvml();
@@ -354,180 +288,6 @@ fn a_limit_caps_the_power_that_work_draws() {
             *power == 100_000
         },
     );
-}
-
-#[test]
-fn a_limit_can_be_refused_ignored_or_unsupported() {
-    let bench = Bench::one();
-    let nvml = bench.nvml();
-    let mut device = nvml.device_by_index(0).expect("card 0");
-    bench.fault(CardFaults {
-        limit_refused: true,
-        ..CardFaults::default()
-    });
-    assert!(matches!(
-        device.set_power_management_limit(200_000),
-        Err(NvmlError::NoPermission)
-    ));
-    bench.fault(CardFaults {
-        limit_ignored: true,
-        ..CardFaults::default()
-    });
-    device.set_power_management_limit(200_000).expect("it says so");
-    assert_eq!(device.power_management_limit().expect("limit"), 350_000);
-    bench.fault(CardFaults {
-        limit_unsupported: true,
-        ..CardFaults::default()
-    });
-    assert!(matches!(device.power_management_limit(), Err(NvmlError::NotSupported)));
-    assert!(matches!(
-        device.set_power_management_limit(200_000),
-        Err(NvmlError::NotSupported)
-    ));
-    bench.fault(CardFaults::default());
-    device
-        .set_power_management_limit(200_000)
-        .expect("no fault, no refusal");
-    assert_eq!(device.power_management_limit().expect("limit"), 200_000);
-}
-
-#[test]
-fn sensors_fail_lie_and_recover_as_asked() {
-    let bench = Bench::one();
-    let nvml = bench.nvml();
-    let device = nvml.device_by_index(0).expect("card 0");
-    let celsius = || device.temperature(TemperatureSensor::Gpu);
-    let cold = celsius().expect("a temperature");
-    assert!((24..=30).contains(&cold), "an idle card in a 24 °C room: {cold}");
-
-    bench.fault(CardFaults {
-        temperature_reads: Some(511),
-        ..CardFaults::default()
-    });
-    assert_eq!(celsius().expect("a lie"), 511);
-    bench.fault(CardFaults {
-        power_reads_all_ones: true,
-        ..CardFaults::default()
-    });
-    assert_eq!(device.power_usage().expect("a lie"), u32::MAX);
-    bench.fault(CardFaults {
-        process_memory_hidden: true,
-        ..CardFaults::default()
-    });
-    let holder = bench.hold(10, &[]);
-    assert_eq!(listed(&nvml), [(holder.pid(), u64::MAX)]);
-    holder.kill();
-
-    let failing = |sensor| {
-        bench.fault(CardFaults {
-            failing: vec![sensor],
-            ..CardFaults::default()
-        })
-    };
-    let unknown = |failed: Result<(), NvmlError>| assert!(matches!(failed, Err(NvmlError::Unknown)), "{failed:?}");
-    failing(Sensor::Temperature);
-    unknown(celsius().map(drop));
-    failing(Sensor::Power);
-    unknown(device.power_usage().map(drop));
-    failing(Sensor::Utilisation);
-    unknown(device.utilization_rates().map(drop));
-    failing(Sensor::Memory);
-    unknown(device.memory_info().map(drop));
-    failing(Sensor::Fan);
-    unknown(device.fan_speed(0).map(drop));
-    failing(Sensor::Clock);
-    unknown(device.clock_info(Clock::Graphics).map(drop));
-    failing(Sensor::Processes);
-    unknown(device.running_compute_processes().map(drop));
-
-    bench.fault(CardFaults::default());
-    assert_eq!(celsius().expect("a temperature again"), cold);
-}
-
-#[test]
-fn a_stuck_temperature_stays_while_the_card_warms_and_is_true_afterwards() {
-    let mut plan = CardPlan::rtx_3090();
-    plan.power.full_mw = 4_000_000;
-    let bench = Bench::new(&[plan]);
-    let nvml = bench.nvml();
-    let device = nvml.device_by_index(0).expect("card 0");
-    let celsius = || device.temperature(TemperatureSensor::Gpu).expect("a temperature");
-    let cold = celsius();
-    bench.fault(CardFaults {
-        temperature_stuck: true,
-        ..CardFaults::default()
-    });
-    let _spinner = bench.hold(10, &["--spin"]);
-    let idle = bench.lab.cards()[0].power.idle_mw;
-    let start = device.total_energy_consumption().expect("energy");
-    eventually(
-        "the card draws at least 200 J at work",
-        || {
-            (
-                device.power_usage().expect("power"),
-                device.total_energy_consumption().expect("energy"),
-            )
-        },
-        |(power, energy)| {
-            assert_eq!(celsius(), cold);
-            *power > idle && *energy > start + 200_000
-        },
-    );
-    bench.fault(CardFaults::default());
-    eventually("the true temperature is warmer", celsius, |now| *now > cold);
-}
-
-#[test]
-fn a_lost_card_answers_nothing_and_leaves_the_other_alone() {
-    let bench = Bench::new(&[CardPlan::rtx_3090(), CardPlan::rtx_4070()]);
-    let nvml = bench.nvml();
-    bench.fault(CardFaults {
-        lost: true,
-        ..CardFaults::default()
-    });
-    let lost = nvml.device_by_index(0).expect("a handle");
-    assert!(matches!(
-        lost.temperature(TemperatureSensor::Gpu),
-        Err(NvmlError::GpuLost)
-    ));
-    assert!(matches!(lost.memory_info(), Err(NvmlError::GpuLost)));
-    assert!(matches!(lost.running_compute_processes(), Err(NvmlError::GpuLost)));
-    assert!(matches!(lost.name(), Err(NvmlError::GpuLost)));
-    let other = nvml.device_by_index(1).expect("a handle");
-    other
-        .temperature(TemperatureSensor::Gpu)
-        .expect("the other card is fine");
-}
-
-#[test]
-fn a_driver_that_is_not_there_says_why() {
-    let bench = Bench::one();
-    let with = |driver| {
-        let faults = Faults {
-            driver: Some(driver),
-            ..Faults::default()
-        };
-        bench.lab.set_faults(&faults).expect("faults are written");
-        bench.try_nvml()
-    };
-    assert!(matches!(with(DriverFault::NotLoaded), Err(NvmlError::DriverNotLoaded)));
-    assert!(matches!(
-        with(DriverFault::VersionMismatch),
-        Err(NvmlError::LibRmVersionMismatch)
-    ));
-    bench.lab.set_faults(&Faults::default()).expect("faults are written");
-    bench.nvml();
-    std::fs::remove_file(bench.lab.folder().join("cards.toml")).expect("the lab is broken");
-    assert!(matches!(bench.try_nvml(), Err(NvmlError::NoData)));
-}
-
-#[test]
-fn a_broken_faults_file_is_an_error_not_the_absence_of_faults() {
-    let bench = Bench::one();
-    let nvml = bench.nvml();
-    std::fs::write(bench.lab.folder().join("faults.toml"), "lost = maybe").expect("written");
-    let device = nvml.device_by_index(0).expect("card 0");
-    assert!(matches!(device.memory_info(), Err(NvmlError::Unknown)));
 }
 
 #[test]

@@ -55,13 +55,13 @@ fn a_clock_that_went_back_changes_nothing() {
 }
 
 #[test]
-fn the_fast_lags_follow_the_recorded_step_within_half_a_degree() {
+fn the_model_follows_the_recorded_step_within_six_tenths_of_a_degree() {
     let excerpt = include_str!("traces/rtx3090_step_excerpt.csv");
     let step = traces::read_benchmark_csv(excerpt).expect("the excerpt reads");
     assert_eq!(step.len(), 320);
     let (rmse, _) = fit::error_with(&step, RTX_3090_LAGS).expect("an error");
-    // 0.45 °C over all 2308 samples; the excerpt has more of the edges, where the error is largest.
-    assert!(rmse < 0.75, "{rmse}");
+    // 0.44 °C over all 2308 samples; the excerpt (0.53 °C) has more of the edges, where the error is largest.
+    assert!(rmse < 0.6, "{rmse}");
     // The bound can fail: without the heat spreader's lag the same samples miss it by far.
     let mut without = RTX_3090_LAGS;
     without[1].kelvin_per_watt = 0.0;
