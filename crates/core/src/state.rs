@@ -412,6 +412,10 @@ impl State {
         let Some(lease) = self.lease_mut(id) else {
             return;
         };
+        if lease.gone_for().is_some() {
+            // The job is gone and its closing note is written: nothing that is still on its way changes that.
+            return;
+        }
         let before = lease.phase_word();
         match event {
             LeaseEvent::Fetched => {
