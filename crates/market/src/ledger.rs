@@ -127,6 +127,112 @@ pub struct Transfer {
     pub postings: Vec<Posting>,
 }
 
+impl Transfer {
+    /// A movement of `amount` from one account to another; `None` where there is nothing to move.
+    pub fn between(transfer: TransferId, at_utc_ms: UtcMs, from: Account, to: Account, amount: Micros) -> Option<Self> {
+        Self::of(transfer, at_utc_ms, [(from, amount.negated()), (to, amount)])
+    }
+
+    /// A movement with these postings, those of zero left out; `None` where nothing is left.
+    pub fn of(
+        transfer: TransferId,
+        at_utc_ms: UtcMs,
+        postings: impl IntoIterator<Item = (Account, Micros)>,
+    ) -> Option<Self> {
+        let postings: Vec<Posting> = postings
+            .into_iter()
+            .filter(|(_, amount)| *amount != Micros::ZERO)
+            .map(|(account, amount)| Posting { account, amount })
+            .collect();
+        (!postings.is_empty()).then_some(Self {
+            transfer,
+            at_utc_ms,
+            postings,
+        })
+    }
+}
+
+/// Why a transfer was not booked. Nothing of it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// Money would appear or vanish.
+    #[error("the postings of {transfer} sum to {sum} millionths, not to zero")]
+    Unbalanced {
+        /// Which.
+        transfer: TransferId,
+        /// In millionths.
+        sum: i128,
+    },
+    /// An account would be below zero.
+    #[error("{account} has {balance} and cannot give {asked}")]
+    Overdrawn {
+        /// Which.
+        account: Account,
+        /// What it has.
+        balance: Micros,
+        /// What it should give.
+        asked: Micros,
+    },
+    /// An account would hold more than can be counted.
+    #[error("{0} would hold more than can be counted")]
+    TooMuch(Account),
+    /// It was booked before, or names an account twice.
+    #[error("{0} was booked before, or names an account twice")]
+    Repeated(TransferId),
+}
+
+/// The balances, and the one way to change them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ledger {
+    balances: BTreeMap<Account, Micros>,
+    booked: BTreeSet<TransferId>,
+}
+
+impl Ledger {
+    /// What an account holds; zero for one that was never used.
+    pub fn balance(&self, account: Account) -> Micros {
+        self.balances.get(&account).copied().unwrap_or_default()
+    }
+
+    /// Books a transfer, all of it or none.
+    ///
+    /// # Errors
+    /// Where its postings do not sum to zero, an account would be overdrawn or overflow, or it was booked before.
+    pub fn book(&mut self, transfer: &Transfer) -> Result<(), LedgerError> {
+        let sum: i128 = transfer
+            .postings
+            .iter()
+            .map(|posting| i128::from(posting.amount.0))
+            .sum();
+        if sum != 0 {
+            return Err(LedgerError::Unbalanced {
+                transfer: transfer.transfer,
+                sum,
+            });
+        }
+        let mut after = BTreeMap::new();
+        for Posting { account, amount } in &transfer.postings {
+            let balance = self.balance(*account);
+            let new = balance.checked_add(*amount).ok_or(LedgerError::TooMuch(*account))?;
+            if new < Micros::ZERO && !account.may_be_negative() {
+                return Err(LedgerError::Overdrawn {
+                    account: *account,
+                    balance,
+                    asked: amount.negated(),
+                });
+            }
+            if after.insert(*account, new).is_some() {
+                return Err(LedgerError::Repeated(transfer.transfer));
+            }
+        }
+        if !self.booked.insert(transfer.transfer) {
+            return Err(LedgerError::Repeated(transfer.transfer));
+        }
+        self.balances.extend(after);
+        Ok(())
+    }
+}
+
 /// Checks a whole ledger anew from its transfers as stored, trusting no balance that is kept anywhere.
 pub fn check<'a>(transfers: impl IntoIterator<Item = &'a Transfer>) -> LedgerCheck {
     let mut balances: BTreeMap<Account, i128> = BTreeMap::new();
@@ -169,5 +275,111 @@ pub fn check<'a>(transfers: impl IntoIterator<Item = &'a Transfer>) -> LedgerChe
                 balance: in_micros(*balance),
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sela_protocol::id::IdSource;
+
+    fn ids() -> IdSource {
+        IdSource::new(UtcMs(1), [3; 32])
+    }
+
+    #[test]
+    fn each_broken_transfer_is_refused_and_changes_nothing() {
+        let mut ids = ids();
+        let (tenant, at) = (Account::TenantAvailable(ids.draw()), UtcMs(1));
+        let mut ledger = Ledger::default();
+        let deposit = Transfer::between(ids.draw(), at, Account::Outside, tenant, Micros(100)).expect("moves");
+        ledger.book(&deposit).expect("a deposit");
+        let before = ledger.clone();
+        let mut refused = |postings: &[(Account, Micros)], says: &str| {
+            let transfer = Transfer::of(ids.draw(), at, postings.iter().copied()).expect("moves");
+            let error = ledger.book(&transfer).expect_err(says).to_string();
+            assert!(error.contains(says), "{error} should say {says}");
+        };
+        refused(&[(tenant, Micros(-1)), (Account::Fees, Micros(2))], "sum to 1");
+        refused(
+            &[(tenant, Micros(-101)), (Account::Fees, Micros(101))],
+            "has 0.000100 and cannot give",
+        );
+        refused(
+            &[(Account::Outside, Micros(-i64::MAX)), (tenant, Micros(i64::MAX))],
+            "more than can be counted",
+        );
+        refused(
+            &[
+                (tenant, Micros(-200)),
+                (tenant, Micros(100)),
+                (Account::Fees, Micros(100)),
+            ],
+            "cannot give",
+        );
+        refused(
+            &[
+                (Account::Fees, Micros(50)),
+                (Account::Fees, Micros(50)),
+                (tenant, Micros(-100)),
+            ],
+            "twice",
+        );
+        assert!(ledger.book(&deposit).is_err(), "a transfer is booked once");
+        assert_eq!(ledger, before);
+    }
+
+    #[test]
+    fn the_check_finds_what_the_books_would_have_refused() {
+        let mut ids = ids();
+        let tenant = Account::TenantAvailable(ids.draw());
+        let mut between =
+            |from, to, amount| Transfer::between(ids.draw(), UtcMs(1), from, to, Micros(amount)).expect("moves");
+        let good = [
+            between(Account::Outside, tenant, 100),
+            between(tenant, Account::Fees, 40),
+        ];
+        let checked = check(&good);
+        assert_eq!(
+            (checked.postings_sum, checked.postings, checked.transfers),
+            (Micros::ZERO, 4, 2)
+        );
+        assert!(checked.unbalanced.is_empty() && checked.overdrawn.is_empty());
+        assert_eq!(checked.balances.len(), 3);
+
+        let overdrawn_for_a_while = [
+            between(Account::Outside, tenant, 10),
+            between(tenant, Account::Fees, 40),
+            between(Account::Outside, tenant, 100),
+        ];
+        assert_eq!(check(&overdrawn_for_a_while).overdrawn, vec![tenant.to_string()]);
+        let mut lossy = good.clone();
+        lossy[1].postings[1].amount = Micros(39);
+        let checked = check(&lossy);
+        assert_eq!((checked.postings_sum, checked.unbalanced.len()), (Micros(-1), 1));
+        let [first, second] = good;
+        assert_eq!(
+            check([&first, &second, &second]).unbalanced,
+            vec![second.transfer.to_string()]
+        );
+    }
+
+    #[test]
+    fn an_account_reads_back_as_written() {
+        let mut ids = ids();
+        for account in [
+            Account::TenantAvailable(ids.draw()),
+            Account::Escrow(ids.draw()),
+            Account::OwnerHeld(ids.draw()),
+            Account::OwnerAvailable(ids.draw()),
+            Account::OwnerCredits(ids.draw()),
+            Account::Fees,
+            Account::BonusPool,
+            Account::SlashTreasury,
+            Account::Outside,
+        ] {
+            assert_eq!(account.to_string().parse(), Ok(account));
+        }
+        assert!("fees/x".parse::<Account>().is_err() && "tenant/own_1/available".parse::<Account>().is_err());
     }
 }

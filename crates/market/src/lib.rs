@@ -2,9 +2,11 @@
 //! No async runtime, logging, file, clock or random source lives here: time and randomness are passed in, effects handed out.
 
 pub mod auction;
+pub mod billing;
 pub mod effect;
 pub mod floor;
 pub mod input;
+pub mod lease;
 pub mod ledger;
 pub mod record;
 pub mod secret;

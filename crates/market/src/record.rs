@@ -88,8 +88,8 @@ pub enum Record {
         terms: Box<LeaseTerms>,
         /// How the award came about, all rows: for the operator's audit, and for each side its own row.
         table: AwardTable,
-        /// tenant available → escrow of the lease.
-        transfer: Transfer,
+        /// tenant available → escrow of the lease; `None` where the price is zero.
+        transfer: Option<Transfer>,
     },
     /// The node took the award.
     LeaseAccepted {
@@ -259,10 +259,11 @@ impl Record {
     pub const fn transfer(&self) -> Option<&Transfer> {
         match self {
             Self::Deposited { transfer, .. }
-            | Self::LeaseAwarded { transfer, .. }
             | Self::EscrowAdded { transfer, .. }
             | Self::EscrowReturned { transfer, .. } => Some(transfer),
-            Self::Posted { transfer, .. } | Self::LeaseSettled { transfer, .. } => transfer.as_ref(),
+            Self::LeaseAwarded { transfer, .. }
+            | Self::Posted { transfer, .. }
+            | Self::LeaseSettled { transfer, .. } => transfer.as_ref(),
             Self::TenantCreated { .. }
             | Self::OwnerInvited { .. }
             | Self::NodeAdmitted { .. }
