@@ -6,4 +6,5 @@
 
 pub mod card;
 pub mod ids;
+pub mod image;
 pub mod keeper;
