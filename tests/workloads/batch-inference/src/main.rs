@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::Parser;
-use sela_workload_card::{Card, CardRequest, EXIT_TERMINATED, Termination, ThreadCount, limit_threads, say};
+use sela_workload_card::{Card, CardRequest, EXIT_TERMINATED, LeaveAtOnce, ThreadCount, limit_threads, say};
 
 use model::{Model, Reply};
 use prompts::{Answer, read_answers, read_prompts, write_answers};
@@ -52,7 +52,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let threads = ThreadCount::from_environment().map_err(anyhow::Error::msg)?;
     // SAFETY: nothing has started a thread yet.
     unsafe { limit_threads(threads) };
-    let termination = Termination::listen().context("could not listen for SIGTERM")?;
+    let leave_at_once = LeaveAtOnce::listen().context("could not listen for SIGTERM")?;
     let card = Card::take(&CardRequest::from_environment()?)?;
     say(format_args!("batch-inference runs on: {card}"));
 
@@ -71,6 +71,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
 
     let model = Model::load(&arguments.model, card.device())?;
+    let termination = leave_at_once.save_first();
     for prompt in &prompts[answers.len()..] {
         let begun = Instant::now();
         let max_tokens = prompt.max_tokens.unwrap_or(arguments.max_tokens);

@@ -3,11 +3,10 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::Device;
-
-use crate::simulated::{CardLock, LockError};
+use sela_nvml_sim::{Allocation, AllocationError};
 
 /// Environment variable with the device node of the SIMULATED card that the job was given.
 const SIMULATED_DEVICE: &str = "SELA_SIM_DEVICE";
@@ -28,9 +27,30 @@ pub enum CardError {
     /// The memory is not a number.
     #[error("SELA_SIM_VRAM_MIB is {0:?}, which is not a whole number of MiB from 1 upwards")]
     BadMemory(OsString),
-    /// The SIMULATED card did not give its memory.
-    #[error(transparent)]
-    Lock(#[from] LockError),
+    /// Others hold the SIMULATED card's memory, or it has too little.
+    #[error(
+        "card is full: {asked_mib} MiB were asked of SIMULATED card {}, of whose {total_mib} MiB no more than {largest_mib} are free \
+         in one piece; end another user of the card or ask for less",
+        device.display()
+    )]
+    Full {
+        /// The card's device node.
+        device: PathBuf,
+        /// What was asked for, MiB.
+        asked_mib: u64,
+        /// What would have been given, MiB.
+        largest_mib: u64,
+        /// What the card has, MiB.
+        total_mib: u64,
+    },
+    /// The SIMULATED card's node is not there or not ours to use.
+    #[error("SIMULATED card {}: {source}", device.display())]
+    Simulated {
+        /// The card's device node.
+        device: PathBuf,
+        /// What the simulation said.
+        source: AllocationError,
+    },
     /// The NVIDIA driver is there but its card cannot be used.
     #[error("the CUDA device cannot be used: {0}")]
     Cuda(candle_core::Error),
@@ -99,7 +119,14 @@ pub enum Card {
         device: Device,
     },
     /// A SIMULATED card: its memory is held, the CPU computes.
-    Simulated(CardLock),
+    Simulated {
+        /// The card's device node.
+        node: PathBuf,
+        /// Memory held, MiB.
+        mib: u64,
+        /// The hold itself, a kernel lock.
+        held: Allocation,
+    },
     /// No card.
     CpuOnly,
 }
@@ -120,7 +147,7 @@ impl Card {
     pub fn device(&self) -> &Device {
         match self {
             Card::Cuda { device, .. } => device,
-            Card::Simulated(_) | Card::CpuOnly => &Device::Cpu,
+            Card::Simulated { .. } | Card::CpuOnly => &Device::Cpu,
         }
     }
 }
@@ -129,9 +156,37 @@ impl fmt::Display for Card {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Card::Cuda { name, .. } => write!(out, "CUDA device {name}"),
-            Card::Simulated(lock) => write!(out, "CPU, holding the lock of {lock}"),
+            Card::Simulated { node, mib, .. } => write!(
+                out,
+                "CPU, holding the lock of SIMULATED card {}, {mib} MiB",
+                node.display()
+            ),
             Card::CpuOnly => write!(out, "CPU, no card"),
         }
+    }
+}
+
+fn hold_simulated(device: &Path, mib: u64) -> Result<Card, CardError> {
+    match Allocation::take(device, mib) {
+        Ok(held) => Ok(Card::Simulated {
+            node: device.to_owned(),
+            mib,
+            held,
+        }),
+        Err(AllocationError::OutOfMemory {
+            asked_mib,
+            largest_mib,
+            total_mib,
+        }) => Err(CardError::Full {
+            device: device.to_owned(),
+            asked_mib,
+            largest_mib,
+            total_mib,
+        }),
+        Err(source @ (AllocationError::Node(_) | AllocationError::Nothing)) => Err(CardError::Simulated {
+            device: device.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -139,7 +194,7 @@ impl fmt::Display for Card {
 #[cfg(feature = "cuda")]
 fn real_card() -> Result<Option<Card>, CardError> {
     // The device node is what a job is given; without it the driver's library would fail with a less clear word.
-    if !std::path::Path::new("/dev/nvidiactl").exists() {
+    if !Path::new("/dev/nvidiactl").exists() {
         return Ok(None);
     }
     let cuda = candle_core::CudaDevice::new_with_stream(0).map_err(CardError::Cuda)?;
@@ -193,5 +248,22 @@ mod tests {
         assert!(said.starts_with("CPU, holding the lock of SIMULATED card "), "{said}");
         assert!(said.ends_with("512 MiB"), "{said}");
         assert_eq!(Card::CpuOnly.to_string(), "CPU, no card");
+    }
+
+    #[test]
+    fn a_card_that_cannot_give_its_memory_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = folder.path().join("sela-sim0");
+        let take = |mib| {
+            let device = node.clone();
+            let answer = Card::take(&CardRequest::Simulated { device, mib });
+            answer.unwrap_err().to_string()
+        };
+        let said = take(1);
+        assert!(said.contains("sela-sim0"), "{said}");
+        std::fs::write(&node, vec![0; 100]).unwrap();
+        let said = take(101);
+        assert!(said.starts_with("card is full: 101 MiB"), "{said}");
+        assert!(said.contains("100 MiB"), "{said}");
     }
 }

@@ -4,14 +4,12 @@
 
 mod card;
 mod progress;
-mod simulated;
 mod termination;
 mod threads;
 mod whole_file;
 
 pub use card::{Card, CardError, CardRequest};
 pub use progress::say;
-pub use simulated::{CardLock, LockError};
-pub use termination::{EXIT_TERMINATED, Termination};
+pub use termination::{EXIT_TERMINATED, LeaveAtOnce, Termination};
 pub use threads::{ThreadCount, limit_threads};
 pub use whole_file::write_whole;

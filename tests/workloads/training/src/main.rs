@@ -17,7 +17,7 @@ use anyhow::{Context, ensure};
 use candle_core::Tensor;
 use clap::Parser;
 use sela_workload_card::{
-    Card, CardRequest, EXIT_TERMINATED, Termination, ThreadCount, limit_threads, say, write_whole,
+    Card, CardRequest, EXIT_TERMINATED, LeaveAtOnce, Termination, ThreadCount, limit_threads, say, write_whole,
 };
 
 use checkpoint::CheckpointFolder;
@@ -90,7 +90,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let threads = ThreadCount::from_environment().map_err(anyhow::Error::msg)?;
     // SAFETY: nothing has started a thread yet.
     unsafe { limit_threads(threads) };
-    let termination = Termination::listen().context("could not listen for SIGTERM")?;
+    let leave_at_once = LeaveAtOnce::listen().context("could not listen for SIGTERM")?;
     let card = Card::take(&CardRequest::from_environment()?)?;
     say(format_args!("char-transformer runs on: {card}"));
 
@@ -108,6 +108,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => (Training::new(settings, card.device())?, None),
     };
 
+    let termination = leave_at_once.save_first();
     let told_to_go = train(arguments, &text, &folder, &mut training, &termination)?;
     let sample = if told_to_go {
         None

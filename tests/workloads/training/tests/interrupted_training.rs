@@ -152,3 +152,34 @@ fn a_simulated_card_is_held_and_named_before_the_work_starts() {
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("card is full: 2048 MiB"), "{}", said(&output));
 }
+
+#[test]
+fn memory_that_another_job_holds_is_refused_until_that_job_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = folder.path().join("sela-sim0");
+    fs::write(&node, vec![0; 1024]).unwrap();
+    let on_card = |name: &str, steps: &str| {
+        let mut command = program(&folder.path().join(name));
+        command
+            .args(["--steps", steps])
+            .env("SELA_SIM_DEVICE", &node)
+            .env("SELA_SIM_VRAM_MIB", "600");
+        command
+    };
+    let mut holder = on_card("holder", "1000000").spawn().unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    lines
+        .find(|line| line.as_ref().unwrap().starts_with("step 1/"))
+        .unwrap()
+        .unwrap();
+
+    let refused = on_card("other", "1").output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused).contains("card is full: 600 MiB"), "{}", said(&refused));
+    assert!(said(&refused).contains("424"), "{}", said(&refused));
+
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let given = on_card("other", "1").output().unwrap();
+    assert!(given.status.success(), "{}", said(&given));
+}
