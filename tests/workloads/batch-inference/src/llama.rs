@@ -304,3 +304,71 @@ fn fast_on(device: &Device, tensor: QTensor) -> Result<QTensor> {
         Ok(tensor)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::tiny_model;
+
+    fn tiny() -> Llama {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        tiny_model::write(file.path());
+        let mut file = File::open(file.path()).unwrap();
+        let content = Content::read(&mut file).unwrap();
+        Llama::from_gguf(&content, &mut file, &Device::Cpu).unwrap()
+    }
+
+    fn scores(model: &Llama, parts: &[&[u32]]) -> Vec<f32> {
+        let mut memory = Memory::default();
+        let mut scores = None;
+        for part in parts {
+            scores = Some(model.read(part, &mut memory).unwrap());
+        }
+        scores.unwrap().to_vec1().unwrap()
+    }
+
+    fn furthest(one: &[f32], other: &[f32]) -> f32 {
+        one.iter()
+            .zip(other)
+            .map(|(one, other)| (one - other).abs())
+            .fold(0.0, f32::max)
+    }
+
+    #[test]
+    fn reading_in_parts_is_reading_at_once() {
+        let model = tiny();
+        let whole = scores(&model, &[&[5, 6, 7, 8, 9, 10, 11]]);
+        for parts in [
+            &[&[5, 6, 7][..], &[8, 9, 10, 11]][..],
+            &[&[5][..], &[6], &[7], &[8], &[9], &[10], &[11]],
+            &[&[5, 6, 7, 8, 9, 10][..], &[11]],
+        ] {
+            let difference = furthest(&whole, &scores(&model, parts));
+            assert!(difference < 1e-3, "{parts:?}: {difference}");
+        }
+    }
+
+    #[test]
+    fn order_and_every_earlier_token_matter() {
+        let model = tiny();
+        let scores = |tokens: &[u32]| scores(&model, &[tokens]);
+        let one = scores(&[5, 6, 7, 8]);
+        assert!(furthest(&one, &scores(&[6, 5, 7, 8])) > 1e-3);
+        assert!(furthest(&one, &scores(&[9, 6, 7, 8])) > 1e-3);
+    }
+
+    #[test]
+    fn a_copy_of_the_memory_does_not_see_what_the_original_reads_later() {
+        let model = tiny();
+        let mut memory = Memory::default();
+        model.read(&[5, 6], &mut memory).unwrap();
+        let kept = memory.clone();
+        model.read(&[7, 8], &mut memory).unwrap();
+        assert_eq!((kept.tokens(), memory.tokens()), (2, 4));
+        let mut again = kept.clone();
+        let after_copy: Vec<f32> = model.read(&[9], &mut again).unwrap().to_vec1().unwrap();
+        assert_eq!(after_copy, scores(&model, &[&[5, 6], &[9]]));
+    }
+}

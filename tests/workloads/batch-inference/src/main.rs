@@ -5,6 +5,9 @@
 mod llama;
 mod model;
 mod prompts;
+#[cfg(test)]
+#[path = "../tests/tiny_model/mod.rs"]
+mod tiny_model;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

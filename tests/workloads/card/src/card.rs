@@ -138,7 +138,7 @@ impl Card {
     /// A sentence that says what is wrong and what to do; nothing is held then.
     pub fn take(request: &CardRequest) -> Result<Self, CardError> {
         match request {
-            CardRequest::Simulated { device, mib } => Ok(Card::Simulated(CardLock::take(device, *mib)?)),
+            CardRequest::Simulated { device, mib } => hold_simulated(device, *mib),
             CardRequest::Whatever => real_card().map(|card| card.unwrap_or(Card::CpuOnly)),
         }
     }
