@@ -3,6 +3,7 @@
 
 pub mod auction;
 pub mod billing;
+mod books;
 pub mod effect;
 pub mod floor;
 pub mod input;

@@ -1,0 +1,341 @@
+//! One lease as its node and the exchange talk about it: taken or not, how far, what it used, what it saved, how it ended. The
+//! money of it moves in `money`, what becomes of the job is in `job`.
+
+use super::node::refuse;
+use super::{Floor, Turn};
+use crate::books::Lease;
+use crate::effect::Effect;
+use crate::lease::Coverage;
+use crate::record::Record;
+use sela_protocol::blob::BlobId;
+use sela_protocol::envelope::Envelope;
+use sela_protocol::id::{LeaseId, NodeId};
+use sela_protocol::lease::{EndCause, FencingToken, LeasePhase, MeterNote};
+use sela_protocol::node::ExchangeMessage;
+use sela_protocol::units::Millis;
+
+/// A card whose node did not take an award is left alone for this long.
+pub(super) const AWARD_PAUSE: Millis = Millis(10_000);
+
+/// For so long after a lease its receipts are sent again to a node that starts a new session.
+const RECEIPTS_AGAIN: Millis = super::money::LATE_NOTES;
+
+/// A node may end a job this much before its wall limit and say that the limit was reached: timers are not exact.
+const WALL_LIMIT_TOLERANCE: Millis = Millis(1_000);
+
+impl Floor {
+    /// The lease, if it is this node's and the token is its token. It may be over.
+    pub(super) fn held(&self, node: NodeId, id: LeaseId, fencing: FencingToken) -> Result<&Lease, String> {
+        let lease = self.books.leases.get(&id).filter(|lease| lease.terms.node == node);
+        let lease = lease.ok_or_else(|| format!("{id} is no lease of this node"))?;
+        if lease.terms.fencing == fencing {
+            Ok(lease)
+        } else {
+            Err(format!(
+                "{} is not the fencing token of {id}: nothing was done",
+                fencing.0
+            ))
+        }
+    }
+
+    /// The lease, if besides it still goes on; otherwise the node is told.
+    fn open(&self, turn: &mut Turn, node: NodeId, id: LeaseId, fencing: FencingToken) -> Option<&Lease> {
+        let problem = match self.held(node, id, fencing) {
+            Ok(lease) => match &lease.end {
+                None => return Some(lease),
+                Some(end) => format!("{id} is over ({:?}): nothing was done", end.cause),
+            },
+            Err(problem) => problem,
+        };
+        refuse(turn, node, Some(id), problem);
+        None
+    }
+
+    pub(super) fn accept(&mut self, turn: &mut Turn, node: NodeId, id: LeaseId, fencing: FencingToken) {
+        match self.held(node, id, fencing) {
+            Err(problem) => refuse(turn, node, Some(id), problem),
+            Ok(lease) if lease.end.is_some() => {
+                // Too late: the reservation has run out, or the job was cancelled meanwhile.
+                turn.send(
+                    node,
+                    ExchangeMessage::Cancel {
+                        lease: id,
+                        fencing,
+                        cause: EndCause::LeaseExpired,
+                        save: false,
+                    },
+                );
+            }
+            Ok(lease) if lease.accepted.is_some() => {}
+            Ok(_) => {
+                let at_utc_ms = turn.now.utc_ms;
+                if self.record(turn, Record::LeaseAccepted { lease: id, at_utc_ms })
+                    && let Some(live) = self.live.leases.get_mut(&id)
+                {
+                    live.coverage = Some(Coverage::accepted(turn.now.boot_ms));
+                    live.marked_at = Some(turn.now.boot_ms);
+                    live.posted_at = turn.now.boot_ms;
+                    live.phase = LeasePhase::Fetching;
+                }
+            }
+        }
+    }
+
+    pub(super) fn reject(
+        &mut self,
+        turn: &mut Turn,
+        node: NodeId,
+        id: LeaseId,
+        fencing: FencingToken,
+        message: String,
+    ) {
+        let Some(lease) = self.open(turn, node, id, fencing) else {
+            return;
+        };
+        if lease.accepted.is_some() {
+            let message = format!("{id} was accepted: end it with a closing note and a Result");
+            return refuse(turn, node, Some(id), message);
+        }
+        self.leave_alone(turn, id);
+        let message = format!("the node did not take the job: {message}");
+        self.end_lease(turn, id, EndCause::NodeFault { message }, None);
+    }
+
+    /// No award to this card for a while, so that a node that does not take any does not stop the queue.
+    pub(super) fn leave_alone(&mut self, turn: &Turn, id: LeaseId) {
+        if let Some(lease) = self.books.leases.get(&id)
+            && let Some(live) = self.live.nodes.get_mut(&lease.terms.node)
+            && let Some(offer) = live.offers.get_mut(&lease.terms.gpu)
+        {
+            offer.not_before = turn.now.boot_ms.plus(AWARD_PAUSE);
+        }
+    }
+
+    pub(super) fn progress(
+        &mut self,
+        turn: &mut Turn,
+        node: NodeId,
+        id: LeaseId,
+        fencing: FencingToken,
+        phase: LeasePhase,
+    ) {
+        if self.open(turn, node, id, fencing).is_some()
+            && let Some(live) = self.live.leases.get_mut(&id)
+        {
+            // The estimate between meter notes stops and starts with the program.
+            live.thawed = live.estimated(turn.now.boot_ms);
+            live.thawed_at = turn.now.boot_ms;
+            live.phase = phase;
+        }
+    }
+
+    pub(super) fn meter(&mut self, turn: &mut Turn, node: NodeId, signed: Envelope<MeterNote>) {
+        let note = match self.read_note(node, &signed) {
+            Ok(note) => note,
+            Err((lease, problem)) => return refuse(turn, node, lease, problem),
+        };
+        let id = note.lease;
+        let Some(lease) = self.books.leases.get(&id) else {
+            return;
+        };
+        let (noted, limit) = (lease.noted(), lease.terms.limit_ms);
+        if lease.closing().is_some() || lease.settled {
+            if note.thawed_ms > noted {
+                let message = format!(
+                    "{id} was closed at {noted}: a note of {} does not count",
+                    note.thawed_ms
+                );
+                refuse(turn, node, Some(id), message);
+            }
+            return;
+        }
+        // Cumulative: a note that says no more than what counts already is a repeat. A closing note closes in any case.
+        if note.thawed_ms <= noted && note.closing.is_none() {
+            return;
+        }
+        let counts = MeterNote {
+            thawed_ms: note.thawed_ms.max(noted),
+            ..note
+        };
+        if counts.closing.is_some() && counts.thawed_ms > limit {
+            let message = format!("of {} that {id} ran, at most {limit} can be billed", counts.thawed_ms);
+            refuse(turn, node, Some(id), message);
+        }
+        let thawed = counts.thawed_ms;
+        if !self.record(turn, Record::NoteTaken { note: counts, signed }) {
+            return;
+        }
+        if let Some(live) = self.live.leases.get_mut(&id) {
+            live.heard_thawed(thawed, turn.now.boot_ms);
+        }
+        self.after_late_note(turn, id);
+    }
+
+    /// Opens a meter note and checks that it is by this node and about a lease that it accepted.
+    fn read_note(&self, node: NodeId, signed: &Envelope<MeterNote>) -> Result<MeterNote, (Option<LeaseId>, String)> {
+        let entry = self
+            .books
+            .nodes
+            .get(&node)
+            .ok_or((None, format!("{node} is not known")))?;
+        let note = signed.open(&entry.key).map_err(|error| (None, error.to_string()))?;
+        let about = Some(note.lease);
+        if note.node != node {
+            return Err((
+                about,
+                format!("a meter note of {} does not count for {node}", note.node),
+            ));
+        }
+        match self.held(node, note.lease, note.fencing) {
+            Ok(lease) if lease.accepted.is_some() => Ok(note),
+            Ok(_) => Err((
+                about,
+                format!("{} was never accepted: its time does not count", note.lease),
+            )),
+            Err(problem) => Err((about, problem)),
+        }
+    }
+
+    pub(super) fn checkpoint(
+        &mut self,
+        turn: &mut Turn,
+        node: NodeId,
+        id: LeaseId,
+        fencing: FencingToken,
+        blob: BlobId,
+        thawed_ms: Millis,
+    ) {
+        let Some(lease) = self.open(turn, node, id, fencing) else {
+            return;
+        };
+        if !lease.blobs.contains(&blob) {
+            let message =
+                format!("checkpoint {blob} has not been stored under the token of {id}: store it, then say so");
+            return refuse(turn, node, Some(id), message);
+        }
+        let record = Record::CheckpointAccepted {
+            lease: id,
+            blob,
+            thawed_ms,
+        };
+        // A refused record was reported; the older checkpoint stands.
+        let _recorded = self.record(turn, record);
+    }
+
+    pub(super) fn result(
+        &mut self,
+        turn: &mut Turn,
+        node: NodeId,
+        id: LeaseId,
+        fencing: FencingToken,
+        cause: EndCause,
+        output: Option<BlobId>,
+    ) {
+        let lease = match self.held(node, id, fencing) {
+            // Said again after a break: it counts once.
+            Ok(lease) if lease.end.is_some() => return,
+            Ok(lease) => lease,
+            Err(problem) => return refuse(turn, node, Some(id), problem),
+        };
+        if let Some(output) = output.filter(|output| !lease.blobs.contains(output)) {
+            let message = format!(
+                "output {output} has not been stored under the token of {id}: store it, then send the Result again"
+            );
+            return refuse(turn, node, Some(id), message);
+        }
+        // What the node signed counts; the Result only says that it is all.
+        let said = lease.closing().cloned().unwrap_or(cause);
+        let cause = self.credible(lease, said);
+        self.end_lease(turn, id, cause, output);
+    }
+
+    /// A cause that the exchange can know better is taken at the node's word only where it agrees.
+    fn credible(&self, lease: &Lease, said: EndCause) -> EndCause {
+        let job = self.books.jobs.get(&lease.terms.job);
+        let asked = |cause: &EndCause| lease.cancel.as_ref() == Some(cause);
+        let agrees = match &said {
+            EndCause::TenantCancelled => asked(&said) || job.is_some_and(|job| job.cancel_asked),
+            EndCause::BudgetUsed | EndCause::Displaced => asked(&said),
+            EndCause::WallLimit => lease.noted().0.saturating_add(WALL_LIMIT_TOLERANCE.0) >= lease.terms.run_limit_ms.0,
+            EndCause::Exited { .. }
+            | EndCause::OutOfMemory
+            | EndCause::OwnerInput
+            | EndCause::OwnerProgram { .. }
+            | EndCause::OwnerCommand
+            | EndCause::Shutdown
+            | EndCause::Hot
+            | EndCause::SensorSilent { .. }
+            | EndCause::CardLost
+            | EndCause::GrantExpired
+            | EndCause::LeaseExpired
+            | EndCause::Lost
+            | EndCause::AgentRestarted
+            | EndCause::NodeFault { .. }
+            | EndCause::JobFault { .. }
+            | EndCause::Unknown => true,
+        };
+        if agrees {
+            return said;
+        }
+        EndCause::NodeFault {
+            message: format!("the node ended the job and said {said:?}, which the exchange knows nothing of"),
+        }
+    }
+
+    /// The owner wants the card back: no award to it until its node offers it anew.
+    pub(super) fn reclaim(&mut self, turn: &mut Turn, node: NodeId, id: LeaseId, fencing: FencingToken) {
+        let Some(gpu) = self.open(turn, node, id, fencing).map(|lease| lease.terms.gpu.clone()) else {
+            return;
+        };
+        let live = self.live.nodes.get_mut(&node);
+        if let Some(offer) = live.and_then(|live| live.offers.get_mut(&gpu)) {
+            offer.available = false;
+        }
+    }
+
+    /// Has the node end a lease that it runs.
+    pub(super) fn cancel_lease(&mut self, turn: &mut Turn, id: LeaseId, cause: EndCause, save: bool) {
+        let record = Record::LeaseCancelAsked {
+            lease: id,
+            cause: cause.clone(),
+        };
+        if !self.record(turn, record) {
+            return;
+        }
+        if let Some(live) = self.live.leases.get_mut(&id) {
+            live.cancel_asked_at.get_or_insert(turn.now.boot_ms);
+        }
+        self.send_cancel(turn, id, cause, save);
+    }
+
+    pub(super) fn send_cancel(&self, turn: &mut Turn, id: LeaseId, cause: EndCause, save: bool) {
+        if let Some(lease) = self.books.leases.get(&id) {
+            let message = ExchangeMessage::Cancel {
+                lease: id,
+                fencing: lease.terms.fencing,
+                cause,
+                save,
+            };
+            turn.send(lease.terms.node, message);
+        }
+    }
+
+    /// In a new session: what may have been lost with the old one and still matters.
+    pub(super) fn send_again(&self, turn: &mut Turn, node: NodeId) {
+        let Some(entry) = self.books.nodes.get(&node) else {
+            return;
+        };
+        for lease in entry.leases.iter().filter_map(|id| self.books.leases.get(id)) {
+            if let (Some(cause), None) = (&lease.cancel, &lease.end) {
+                self.send_cancel(turn, lease.terms.lease, cause.clone(), *cause == EndCause::BudgetUsed);
+            }
+            let recent = lease
+                .end
+                .as_ref()
+                .is_none_or(|end| turn.now.utc_ms.since(end.at) < RECEIPTS_AGAIN);
+            if let Some(receipt) = lease.receipt.clone().filter(|_| recent || !lease.settled) {
+                turn.effects.push(Effect::SendReceipt { node, receipt });
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the market shows: to a tenant its account and jobs, to the edge whose key, token or node something is. Reads only.
+
+use super::Floor;
+use crate::auction::AwardRow;
+use crate::books::{Job, Lease};
+use crate::lease::Standing;
+use crate::record::JobEnd;
+use crate::secret::SecretHash;
+use sela_protocol::blob::BlobId;
+use sela_protocol::envelope::PublicKey;
+use sela_protocol::id::{JobId, LeaseId, NodeId, OwnerId, TenantId};
+use sela_protocol::job::ImageSource;
+use sela_protocol::lease::LeasePhase;
+use sela_protocol::tenant::{JobState, JobView, LeaseView, TenantAccount};
+use sela_protocol::units::Now;
+use std::collections::BTreeSet;
+
+/// What a lease's token opens while the lease lasts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseAccess {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// Of which job: its logs may be appended to.
+    pub job: JobId,
+    /// Whose job it is.
+    pub tenant: TenantId,
+    /// What may be read: image archive, inputs, the checkpoint to go on from, and what the lease itself stored.
+    pub readable: BTreeSet<BlobId>,
+}
+
+/// What each side may see of an award.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AwardView {
+    /// The winner's own row.
+    pub row: AwardRow,
+    /// The hash of the whole table, in which that row stands.
+    pub table_hash: String,
+}
+
+impl Floor {
+    /// Whose API key this is.
+    pub fn tenant_by_key(&self, api_key: &str) -> Option<TenantId> {
+        self.books.tenant_by_key(SecretHash::of(api_key))
+    }
+
+    /// Which node has this key.
+    pub fn node_by_key(&self, key: &PublicKey) -> Option<NodeId> {
+        self.books.node_by_key(key)
+    }
+
+    /// A node's owner, key and name.
+    pub fn node(&self, node: NodeId) -> Option<(OwnerId, PublicKey, &str)> {
+        let entry = self.books.nodes.get(&node)?;
+        Some((entry.owner, entry.key, &entry.name))
+    }
+
+    /// What a lease's token opens; `None` for an unknown one and once the lease is over.
+    pub fn lease_access(&self, token: &str) -> Option<LeaseAccess> {
+        let lease = self.books.lease_by_token(SecretHash::of(token))?;
+        if lease.end.is_some() {
+            return None;
+        }
+        let spec = &self.books.jobs.get(&lease.terms.job)?.spec;
+        let mut readable = lease.blobs.clone();
+        readable.extend(spec.inputs.iter().map(|input| input.blob));
+        readable.extend(lease.started_from);
+        if let ImageSource::Archive { blob } = &spec.image {
+            readable.insert(*blob);
+        }
+        Some(LeaseAccess {
+            lease: lease.terms.lease,
+            job: lease.terms.job,
+            tenant: lease.terms.tenant,
+            readable,
+        })
+    }
+
+    /// A tenant's account.
+    pub fn tenant_account(&self, tenant: TenantId) -> Option<TenantAccount> {
+        let entry = self.books.tenants.get(&tenant)?;
+        Some(TenantAccount {
+            tenant,
+            name: entry.name.clone(),
+            available: self.books.available(tenant),
+            escrow: self.books.escrow_of_tenant(entry),
+            lab: self.config.lab,
+        })
+    }
+
+    /// A job as its tenant sees it; `None` where it is another's.
+    pub fn job_view(&self, tenant: TenantId, job: JobId, now: Now) -> Option<JobView> {
+        let entry = self.books.jobs.get(&job).filter(|entry| entry.tenant == tenant)?;
+        Some(JobView {
+            job,
+            spec: entry.spec.clone(),
+            state: self.job_state(job, entry, now),
+            submitted_utc_ms: entry.submitted,
+            leases: self.books.leases_of(entry).map(lease_view).collect(),
+            checkpoint: entry.checkpoint,
+            output: entry.output,
+            paid: self.books.leases_of(entry).map(Lease::paid).sum(),
+            escrow: self
+                .books
+                .leases_of(entry)
+                .map(|lease| self.books.escrow(lease.terms.lease))
+                .sum(),
+        })
+    }
+
+    /// All jobs of a tenant, oldest first.
+    pub fn job_views(&self, tenant: TenantId, now: Now) -> Vec<JobView> {
+        let jobs = self.books.tenants.get(&tenant).map(|entry| entry.jobs.as_slice());
+        let jobs = jobs.unwrap_or_default().iter();
+        jobs.filter_map(|job| self.job_view(tenant, *job, now)).collect()
+    }
+
+    /// How a lease's award came about, as far as its two sides may see it.
+    pub fn award_view(&self, lease: LeaseId) -> Option<AwardView> {
+        let lease = self.books.leases.get(&lease)?;
+        Some(AwardView {
+            row: lease.row.clone(),
+            table_hash: lease.table_hash.clone(),
+        })
+    }
+
+    fn job_state(&self, id: JobId, job: &Job, now: Now) -> JobState {
+        match &job.end {
+            Some(JobEnd::Done) => return JobState::Done,
+            Some(JobEnd::Cancelled) => return JobState::Cancelled,
+            Some(JobEnd::Failed { cause, message }) => {
+                return JobState::Failed {
+                    cause: cause.clone(),
+                    message: message.clone(),
+                };
+            }
+            None => {}
+        }
+        match self.books.current_lease(job) {
+            Some(lease) => JobState::Leased {
+                phase: self.phase(lease.terms.lease, now),
+            },
+            None => JobState::Queued { why: self.why(id, job) },
+        }
+    }
+
+    fn phase(&self, lease: LeaseId, now: Now) -> LeasePhase {
+        let Some(live) = self.live.leases.get(&lease) else {
+            return LeasePhase::Unknown;
+        };
+        match live.coverage.map(|coverage| coverage.standing(now.boot_ms)) {
+            Some(Standing::Unknown | Standing::Lost) => LeasePhase::Unknown,
+            Some(Standing::Heard) | None => live.phase,
+        }
+    }
+
+    fn why(&self, id: JobId, job: &Job) -> String {
+        let waiting = self.live.jobs.get(&id).map_or("", |waiting| waiting.why.as_str());
+        match &job.last_cause {
+            None => waiting.to_owned(),
+            Some(cause) => format!("{waiting} (its last lease ended: {})", super::job::describe(cause)),
+        }
+    }
+}
+
+fn lease_view(lease: &Lease) -> LeaseView {
+    LeaseView {
+        lease: lease.terms.lease,
+        node: lease.terms.node,
+        card: lease.terms.card.clone(),
+        price: lease.terms.price,
+        accepted_utc_ms: lease.accepted,
+        billed_ms: lease.billed(),
+        paid: lease.paid(),
+        end: lease.end.as_ref().map(|end| end.cause.clone()),
+    }
+}
