@@ -1,0 +1,292 @@
+//! What tenants do: submit jobs, watch and cancel them, read their logs and results.
+
+use crate::door::Along;
+use crate::logs::LogStream;
+use crate::rest::blobs::{blob_body, owned};
+use crate::rest::problem::Refused;
+use crate::rest::{Exchange, Shared, Tenant, in_path, query, written_body};
+use axum::Json;
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::Stream;
+use futures_util::stream;
+use sela_market::effect::Answer;
+use sela_market::input::Ask;
+use sela_protocol::blob::BlobId;
+use sela_protocol::id::{JobId, LeaseId, TenantId};
+use sela_protocol::job::{ImageSource, JobSpec, JobSpecError};
+use sela_protocol::tenant::{JobView, LOG_COMPLETE_HEADER, LOG_NEXT_HEADER, Submitted, TenantAccount};
+use sela_protocol::written::WrittenError;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Longest that a request for logs waits for more.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Least time between two events of one job: its view is made anew for each.
+const EVENT_SPACING: Duration = Duration::from_millis(100);
+
+/// `GET /v1/account`
+pub(super) async fn account(State(exchange): Shared, Tenant(tenant): Tenant) -> Result<Json<TenantAccount>, Refused> {
+    let account = exchange
+        .door
+        .look(move |scene| scene.floor.tenant_account(tenant))
+        .await?;
+    account
+        .map(Json)
+        .ok_or_else(|| Refused::internal(&"a tenant with a key has no account"))
+}
+
+/// `POST /v1/jobs`
+pub(super) async fn submit(
+    State(exchange): Shared,
+    Tenant(tenant): Tenant,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refused> {
+    let idempotency_key = idempotency_key(&headers)?;
+    let text = written_body(body).await?;
+    let spec = JobSpec::parse(&text).map_err(|error| Refused::unprocessable(spec_code(&error), error))?;
+    for (field, blob) in blobs_of(&spec) {
+        if !owned(&exchange, tenant, blob).await? {
+            return Err(Refused::unprocessable(
+                "blob_not_stored",
+                format!(
+                    "job spec: {field}: {blob} is not stored under this account: put it first (PUT /v1/blobs/{blob})"
+                ),
+            ));
+        }
+    }
+    let along = idempotency_key.map(|idempotency_key| Along::Submission {
+        tenant,
+        idempotency_key,
+        spec_hash: BlobId::of(text.as_bytes()).hex(),
+    });
+    let spec = Box::new(spec);
+    let answer = exchange.door.ask(Ask::SubmitJob { tenant, spec }, along).await?;
+    let Answer::Submitted(submitted) = answer else {
+        return Err(unexpected("submit a job"));
+    };
+    let location = format!("/v1/jobs/{}", submitted.job);
+    let reply: (_, _, Json<Submitted>) = (StatusCode::CREATED, [(LOCATION, location)], Json(submitted));
+    Ok(reply.into_response())
+}
+
+/// `GET /v1/jobs`
+pub(super) async fn list(State(exchange): Shared, Tenant(tenant): Tenant) -> Result<Json<Vec<JobView>>, Refused> {
+    let views = exchange
+        .door
+        .look(move |scene| scene.floor.job_views(tenant, scene.now));
+    Ok(Json(views.await?))
+}
+
+/// `GET /v1/jobs/{job}`
+pub(super) async fn view(
+    State(exchange): Shared,
+    Tenant(tenant): Tenant,
+    Path(job): Path<String>,
+) -> Result<Json<JobView>, Refused> {
+    Ok(Json(job_view(&exchange, tenant, in_path(&job)?).await?))
+}
+
+/// `POST /v1/jobs/{job}/cancel`
+pub(super) async fn cancel(
+    State(exchange): Shared,
+    Tenant(tenant): Tenant,
+    Path(job): Path<String>,
+) -> Result<Json<JobView>, Refused> {
+    let job = in_path(&job)?;
+    let answer = exchange.door.ask(Ask::CancelJob { tenant, job }, None).await?;
+    let Answer::CancelTaken(view) = answer else {
+        return Err(unexpected("cancel a job"));
+    };
+    Ok(Json(*view))
+}
+
+/// `GET /v1/jobs/{job}/events`: the job's view now and on each change, as server-sent events; ends after the last change.
+pub(super) async fn events(
+    State(exchange): Shared,
+    Tenant(tenant): Tenant,
+    Path(job): Path<String>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Refused> {
+    let job: JobId = in_path(&job)?;
+    // An unknown job is an error before the stream begins, not an empty stream.
+    job_view(&exchange, tenant, job).await?;
+    let watcher = Watcher {
+        changed: exchange.door.changed(),
+        stopping: exchange.stopping.clone(),
+        exchange,
+        tenant,
+        job,
+        last: None,
+    };
+    let events = stream::unfold(watcher, |mut watcher| async move {
+        let view = watcher.next().await?;
+        let event = Event::default().event("job").json_data(&view).ok()?;
+        Some((Ok(event), watcher))
+    });
+    Ok(Sse::new(events).keep_alive(KeepAlive::default()))
+}
+
+struct Watcher {
+    exchange: Arc<Exchange>,
+    tenant: TenantId,
+    job: JobId,
+    changed: watch::Receiver<u64>,
+    stopping: watch::Receiver<bool>,
+    last: Option<JobView>,
+}
+
+impl Watcher {
+    /// The next view that differs from the last; `None` after a final one, and when the exchange stops.
+    async fn next(&mut self) -> Option<JobView> {
+        if self.last.as_ref().is_some_and(|last| last.state.is_final()) {
+            return None;
+        }
+        loop {
+            self.changed.mark_unchanged();
+            let view = job_view(&self.exchange, self.tenant, self.job).await.ok()?;
+            if self.last.as_ref() != Some(&view) {
+                self.last = Some(view.clone());
+                return Some(view);
+            }
+            tokio::select! {
+                changed = self.changed.changed() => changed.ok()?,
+                _ = self.stopping.wait_for(|stopping| *stopping) => return None,
+            }
+            tokio::time::sleep(EVENT_SPACING).await;
+        }
+    }
+}
+
+/// What `GET /v1/jobs/{job}/logs` asks for.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LogQuery {
+    stream: LogStream,
+    #[serde(default)]
+    from: u64,
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+/// `GET /v1/jobs/{job}/logs`: bytes from `from` on, all leases of the job in a row. To follow a log, ask again from
+/// `sela-log-next` with `wait_ms` until `sela-log-complete` is true.
+pub(super) async fn logs(
+    State(exchange): Shared,
+    Tenant(tenant): Tenant,
+    Path(job): Path<String>,
+    asked: Result<Query<LogQuery>, QueryRejection>,
+) -> Result<Response, Refused> {
+    let job = in_path(&job)?;
+    let LogQuery { stream, from, wait_ms } = query(asked)?;
+    let mut appended = exchange.logs.appended();
+    let mut changed = exchange.door.changed();
+    let mut stopping = exchange.stopping.clone();
+    let longest = tokio::time::sleep(Duration::from_millis(wait_ms).min(LONGEST_WAIT));
+    let mut longest = std::pin::pin!(longest);
+    loop {
+        appended.mark_unchanged();
+        changed.mark_unchanged();
+        let view = job_view(&exchange, tenant, job).await?;
+        let leases: Vec<LeaseId> = view.leases.iter().map(|lease| lease.lease).collect();
+        let bytes = exchange.logs.read(&leases, stream, from).await;
+        let bytes = bytes.map_err(|error| Refused::internal(&error))?;
+        let complete = view.state.is_final() && bytes.is_empty();
+        let reply = |bytes: Vec<u8>| {
+            let headers = [
+                (CONTENT_TYPE.as_str(), "application/octet-stream".to_owned()),
+                (LOG_NEXT_HEADER, (from + bytes.len() as u64).to_string()),
+                (LOG_COMPLETE_HEADER, complete.to_string()),
+            ];
+            (headers, bytes).into_response()
+        };
+        if complete || !bytes.is_empty() {
+            return Ok(reply(bytes));
+        }
+        tokio::select! {
+            _ = appended.changed() => {}
+            Ok(()) = changed.changed() => {}
+            () = &mut longest => return Ok(reply(bytes)),
+            _ = stopping.wait_for(|stopping| *stopping) => return Ok(reply(bytes)),
+        }
+    }
+}
+
+/// `GET /v1/jobs/{job}/output`: the tar of `/out`.
+pub(super) async fn output(
+    State(exchange): Shared,
+    Tenant(tenant): Tenant,
+    Path(job): Path<String>,
+) -> Result<Response, Refused> {
+    let view = job_view(&exchange, tenant, in_path(&job)?).await?;
+    let Some(blob) = view.output else {
+        return Err(Refused::not_found(
+            "no_output",
+            if view.state.is_final() {
+                "this job has ended and left nothing in /out"
+            } else {
+                "this job has not ended yet: its output is stored when it ends"
+            },
+        ));
+    };
+    blob_body(&exchange, blob, "application/x-tar").await
+}
+
+async fn job_view(exchange: &Exchange, tenant: TenantId, job: JobId) -> Result<JobView, Refused> {
+    let view = exchange
+        .door
+        .look(move |scene| scene.floor.job_view(tenant, job, scene.now));
+    view.await?
+        .ok_or_else(|| crate::door::AskError::Refused(sela_market::effect::Refusal::UnknownJob(job)).into())
+}
+
+fn blobs_of(spec: &JobSpec) -> Vec<(String, BlobId)> {
+    let image = match &spec.image {
+        ImageSource::Registry { .. } => None,
+        ImageSource::Archive { blob } => Some(("image.blob".to_owned(), *blob)),
+    };
+    let inputs = spec.inputs.iter().enumerate();
+    image
+        .into_iter()
+        .chain(inputs.map(|(place, input)| (format!("inputs[{place}].blob"), input.blob)))
+        .collect()
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refused> {
+    let Some(value) = headers.get("idempotency-key") else {
+        return Ok(None);
+    };
+    value
+        .to_str()
+        .ok()
+        .filter(|key| (1..=200).contains(&key.len()))
+        .map(|key| Some(key.to_owned()))
+        .ok_or_else(|| {
+            Refused::bad_request(
+                "bad_idempotency_key",
+                "an Idempotency-Key has 1 to 200 visible characters",
+            )
+        })
+}
+
+const fn spec_code(error: &JobSpecError) -> &'static str {
+    match error {
+        JobSpecError::Written(WrittenError::UnknownField { .. }) => "unknown_field",
+        JobSpecError::Written(WrittenError::Malformed(_)) => "malformed",
+        JobSpecError::Contradiction { .. } => "contradiction",
+    }
+}
+
+/// The floor answers each kind of request with its own kind of answer.
+pub(super) fn unexpected(asked: &'static str) -> Refused {
+    Refused::internal(&format!(
+        "the floor answered \"{asked}\" with an answer to something else"
+    ))
+}
