@@ -328,7 +328,7 @@ pub struct Archive {
     pub blob: BlobId,
     /// Regular files in it.
     pub files: u32,
-    /// Symbolic and second hard links, devices, sockets, pipes that were left out.
+    /// Symbolic links, devices, sockets, pipes and what lies too deep, which were left out.
     pub skipped: u32,
 }
 

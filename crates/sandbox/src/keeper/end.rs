@@ -1,0 +1,127 @@
+//! From the first reason to stop to nothing being left: kill, verify, account, archive, remove, report.
+
+use super::collect::Collector;
+use super::desk::{Desk, Heard};
+use super::guard::{Reason, Watch};
+use super::set_up::{GLANCE, remove_cgroups, tidy};
+use super::wire::{Collected, LogStream, Report, Stop};
+use super::{account, later};
+use rustix::event::PollFlags;
+use sela_protocol::blob::BlobId;
+use sela_protocol::units::{BootUs, Microseconds};
+use std::fs;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+
+/// How often a job that does not die is killed again.
+const AGAIN: Microseconds = Microseconds(1_000_000);
+
+/// Ends a job for a reason.
+pub(super) fn end((mut watch, reason): (Watch<'_>, Reason), desk: &mut Desk) {
+    let times = watch.times(reason.at);
+    kill_all(&watch, desk);
+    let gone_after_us = sela_clock::boot_us().since(reason.at);
+    if let Some(collector) = watch.collector.take() {
+        collector.abandon();
+    }
+    for stream in [LogStream::Out, LogStream::Err] {
+        while watch.read_part(desk, stream) {}
+    }
+    let used = watch.cgroup.usage().ok();
+    watch.job.reap();
+    remove_cgroups(desk, &watch.cgroup);
+    let stop = Stop {
+        cause: reason.cause,
+        exit: watch.exit,
+        started_boot_us: watch.meter.started(),
+        ended_boot_us: reason.at,
+        frozen_us: times.frozen,
+        frozen_source: times.source,
+        thawed_ms: times.thawed,
+        gone_after_us,
+        cpu_us: used.map_or(Microseconds(0), |used| used.cpu),
+        memory_peak: used.and_then(|used| used.memory_peak),
+    };
+    // A full disk must not keep the card: the agent still hears it, and the exchange has the notes of every second before.
+    drop(account::write(&watch.plan.account, &stop));
+    desk.report(&Report::Stopped { stop: stop.clone() });
+    let mut wanted = reason.collect && !desk.agent_is_gone();
+    let target = watch.plan.scratch.join("out.tar");
+    let outputs = collect(&watch, desk, watch.folders.out.as_fd(), &target, None, &mut wanted);
+    let target = watch.next_checkpoint_file();
+    let checkpoint = collect(
+        &watch,
+        desk,
+        watch.folders.checkpoint.as_fd(),
+        &target,
+        watch.saved,
+        &mut wanted,
+    );
+    if wanted {
+        tidy(desk, watch.plan);
+    } else {
+        // Nobody is left who knows of the scratch folder, or wants what is in it.
+        drop(fs::remove_dir_all(&watch.plan.scratch));
+    }
+    desk.report(&Report::Ended {
+        stop,
+        outputs,
+        checkpoint,
+    });
+}
+
+/// Kills until no process is left. A process that the kernel cannot kill holds us here: as long as it lives, nothing may be
+/// reported as stopped.
+fn kill_all(watch: &Watch<'_>, desk: &mut Desk) {
+    let mut again = BootUs(0);
+    loop {
+        if sela_clock::boot_us() >= again {
+            drop(watch.cgroup.kill());
+            watch.job.kill();
+            again = later(AGAIN);
+        }
+        if !watch.cgroup.is_populated().unwrap_or(false) {
+            return;
+        }
+        if desk.wait(&[], later(GLANCE)).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Archives one folder, unless the agent goes away meanwhile.
+fn collect(
+    watch: &Watch<'_>,
+    desk: &mut Desk,
+    folder: BorrowedFd<'_>,
+    target: &Path,
+    before: Option<BlobId>,
+    wanted: &mut bool,
+) -> Collected {
+    if !*wanted {
+        return Collected::Nothing;
+    }
+    let namespace = watch.folders.user_namespace.as_fd();
+    // SAFETY: `run` has seen that this process has one thread, and nothing here starts another.
+    let begun = unsafe { Collector::begin(folder, namespace, target, watch.plan.limits.output, before) };
+    let collector = match begun {
+        Ok(collector) => collector,
+        Err(fault) => return Collected::Refused { why: fault.message },
+    };
+    loop {
+        let waited = desk.wait(&[(collector.ended(), PollFlags::IN)], BootUs(u64::MAX));
+        while let Some(heard) = desk.hear() {
+            match heard {
+                Heard::AgentGone | Heard::GrantExpired | Heard::Shutdown => *wanted = false,
+                Heard::Order(_) | Heard::Unreadable(_) => {}
+            }
+        }
+        if !*wanted || waited.is_err() {
+            collector.abandon();
+            return Collected::Nothing;
+        }
+        if let Some(found) = collector.answer() {
+            return found.collected;
+        }
+    }
+}

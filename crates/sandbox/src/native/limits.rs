@@ -1,0 +1,58 @@
+//! Limits that are a process's own and that its children inherit: files, core dumps, priorities. What a whole job may use is
+//! its cgroup's.
+
+use crate::error::OrFault as _;
+use crate::keeper::wire::{Fault, FaultCode, Limits};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs;
+
+/// Nice value of a job's processes.
+const NICE: i32 = 19;
+/// Class 3 is idle: served when nobody else wants the disk. The kernel takes it shifted by 13 bits.
+const IO_PRIORITY_IDLE: libc::c_int = 3 << 13;
+const IO_PRIORITY_WHO_PROCESS: libc::c_int = 1;
+
+/// Sets them for the calling process, while it still may. Read back by [`verify`].
+pub(super) fn apply(limits: &Limits) -> Result<(), Fault> {
+    let hard = getrlimit(Resource::Nofile).maximum;
+    let files = Rlimit {
+        current: Some(limits.open_files),
+        maximum: Some(limits.open_files),
+    };
+    setrlimit(Resource::Nofile, files).or_fault(
+        FaultCode::LimitDiffers,
+        format_args!(
+            "allow {} open files where this machine allows {hard:?}",
+            limits.open_files
+        ),
+    )?;
+    setrlimit(
+        Resource::Core,
+        Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        },
+    )
+    .or_fault(FaultCode::LimitDiffers, "forbid core dumps")?;
+    rustix::process::setpriority_process(None, NICE).or_fault(FaultCode::LimitDiffers, "lower the priority")?;
+    // SAFETY: the call takes three numbers and touches no memory of ours.
+    let set = unsafe { libc::syscall(libc::SYS_ioprio_set, IO_PRIORITY_WHO_PROCESS, 0, IO_PRIORITY_IDLE) };
+    if set != 0 {
+        return Err(std::io::Error::last_os_error()).or_fault(FaultCode::LimitDiffers, "lower the disk priority");
+    }
+    // When memory runs out on the machine, a stranger's job goes before anything of the owner's.
+    fs::write("/proc/self/oom_score_adj", "1000")
+        .or_fault(FaultCode::LimitDiffers, "offer the job to the OOM killer first")
+}
+
+/// Reads them back from the calling process.
+pub(super) fn verify(limits: &Limits) -> Result<(), Fault> {
+    for (resource, expected) in [(Resource::Nofile, limits.open_files), (Resource::Core, 0)] {
+        let found = getrlimit(resource);
+        if found.current != Some(expected) || found.maximum != Some(expected) {
+            let message = format!("the limit {resource:?} should be {expected} and reads {found:?}");
+            return Err(Fault::new(FaultCode::LimitDiffers, message));
+        }
+    }
+    Ok(())
+}
