@@ -67,7 +67,12 @@ pub enum Input {
         /// What.
         command: Command,
     },
-    /// The machine goes to sleep or shuts down.
+    /// The machine goes to sleep, or has woken up.
+    Sleep {
+        /// Which of the two.
+        asleep: bool,
+    },
+    /// The machine shuts down.
     Shutdown,
     /// From the exchange.
     Market(MarketInput),

@@ -12,6 +12,7 @@ use sela_protocol::units::{BootMs, Millis, Now};
 #[derive(Debug)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) service: Service,
+    pub(crate) asleep: bool,
     pub(crate) pause: Option<Pause>,
     pub(crate) isolation: &'a IsolationState,
     pub(crate) signals: &'a Signals,
@@ -44,6 +45,9 @@ pub(crate) fn availability(
         Service::Starting => reasons.push(HoldReason::Starting),
         Service::Open => {}
         Service::Stopping => reasons.push(HoldReason::Stopping),
+    }
+    if around.asleep {
+        reasons.push(HoldReason::Asleep);
     }
     if let IsolationState::Missing { why } = around.isolation {
         reasons.push(HoldReason::NoIsolation { why: why.clone() });

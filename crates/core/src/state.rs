@@ -31,6 +31,7 @@ pub struct State {
     pub(crate) policy: Policy,
     pub(crate) service: Service,
     pub(crate) lab: bool,
+    asleep: bool,
     pub(crate) isolation: IsolationState,
     pub(crate) pause: Option<Pause>,
     pub(crate) settings_problem: Option<String>,
@@ -58,6 +59,7 @@ impl State {
             policy,
             service: Service::Starting,
             lab: false,
+            asleep: false,
             isolation: IsolationState::Missing {
                 why: "not looked at yet".into(),
             },
@@ -154,6 +156,7 @@ impl State {
                 let reply = self.command(command, now, effects);
                 effects.push(Effect::Reply { request, reply });
             }
+            Input::Sleep { asleep } => self.asleep = asleep,
             Input::Shutdown => self.service = Service::Stopping,
             Input::Market(input) => self.market(input, now, effects),
             Input::Lease { lease, event } => self.lease_event(lease, event, now, effects),
@@ -302,6 +305,7 @@ impl State {
         };
         let around = Surroundings {
             service: self.service,
+            asleep: self.asleep,
             pause: self.pause,
             isolation: &self.isolation,
             signals: &self.signals,
@@ -576,7 +580,7 @@ fn stop_demand(
     };
     let end = reasons.iter().find_map(|reason| match reason {
         HoldReason::Paused { .. } => Some(EndCause::OwnerCommand),
-        HoldReason::Starting | HoldReason::Stopping => Some(EndCause::Shutdown),
+        HoldReason::Starting | HoldReason::Stopping | HoldReason::Asleep => Some(EndCause::Shutdown),
         HoldReason::NoIsolation { why } => Some(EndCause::NodeFault { message: why.clone() }),
         HoldReason::Hot { .. } => Some(EndCause::Hot),
         HoldReason::CardUnreadable { .. } => Some(EndCause::CardLost),

@@ -1,6 +1,9 @@
 //! How a card is given back: what must be done, in which order, for each cause (provider.md §2).
 
-#![allow(clippy::wildcard_enum_match_arm, reason = "a test looks for one kind of effect among all")]
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "a test looks for one kind of effect among all"
+)]
 
 mod world;
 
@@ -128,7 +131,10 @@ fn a_frozen_job_whose_kernels_run_on_is_ended_after_a_second() {
 #[test]
 fn every_other_cause_ends_at_once() {
     type Cause = fn(&mut World);
-    let cases: [(&str, Cause); 6] = [
+    let cases: [(&str, Cause); 7] = [
+        ("Shutdown", |world| {
+            world.input(Input::Sleep { asleep: true });
+        }),
         ("OwnerProgram { name: Some(\"game.x86_64\") }", |world| {
             world.foreign = vec![game()];
             world.see();

@@ -1,6 +1,9 @@
 //! Awards, restarts, reconnects, pauses and the promise that no sequence of inputs breaks what `State` promises.
 
-#![allow(clippy::wildcard_enum_match_arm, reason = "a test looks for one kind of effect among all")]
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "a test looks for one kind of effect among all"
+)]
 
 mod world;
 

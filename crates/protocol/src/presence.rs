@@ -127,6 +127,8 @@ pub enum HoldReason {
     Starting,
     /// The agent is being stopped.
     Stopping,
+    /// The machine goes to sleep.
+    Asleep,
     /// A reason that a newer agent knows and this program does not.
     #[serde(other)]
     Unknown,
@@ -193,6 +195,7 @@ impl fmt::Display for HoldReason {
             }
             Self::Starting => write!(out, "the agent has just started and cleans up first"),
             Self::Stopping => write!(out, "the agent is stopping"),
+            Self::Asleep => write!(out, "the PC goes to sleep; sharing resumes when it has woken up"),
             Self::Unknown => write!(out, "a reason that this version does not know; update this program"),
         }
     }

@@ -1,0 +1,249 @@
+//! The cards and who is on them: one thread owns the driver, since its calls block and may hang; what it sees it reports.
+//! A process belongs to a job if its cgroup says so; all others are foreign, and whether they count is decided in core.
+
+use crate::JOBS_CGROUP;
+use crate::attention::Attention;
+use sela_core::Input;
+use sela_gpu::{GpuError, Nvml};
+use sela_protocol::card::{CardDescription, CardProcess, Reading};
+use sela_protocol::id::{GpuUuid, LeaseId};
+use sela_protocol::presence::{ForeignUse, Observed};
+use sela_protocol::units::{BootMs, Bytes, Millis, Percent};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// How often the processes on a card are looked at while a job runs.
+const PROCESSES_RUNNING: Millis = Millis(250);
+/// How often a card that is being given back is looked at.
+const WATCHED: Millis = Millis(50);
+/// How often a driver that does not start, or lists no card, is tried again.
+const RETRY: Millis = Millis(30_000);
+
+/// What the thread is told.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Look at what a lease's job uses of its card, or no longer.
+    Watch { gpu: GpuUuid, lease: LeaseId, on: bool },
+    /// The attention has changed.
+    Wake,
+}
+
+/// What the thread reports.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// For core as it is.
+    Input(Input),
+    /// A part of the signals.
+    Foreign(Observed<Vec<ForeignUse>>),
+}
+
+/// Looks until the receiver is gone.
+pub(crate) fn watch(
+    library: Option<PathBuf>,
+    attention: &Attention,
+    orders: &Receiver<Order>,
+    report: &impl Fn(Report) -> bool,
+) {
+    let mut eye = Eye {
+        library,
+        driver: None,
+        cards: Vec::new(),
+        watched: Vec::new(),
+    };
+    let mut next_readings = BootMs(0);
+    let mut next_processes = BootMs(0);
+    loop {
+        let now = sela_clock::now().boot_ms;
+        let mut reports = Vec::new();
+        if now >= next_readings {
+            reports.extend(eye.read());
+            next_readings = now.plus(if eye.driver.is_some() {
+                attention.period()
+            } else {
+                RETRY
+            });
+        }
+        if now >= next_processes {
+            reports.push(Report::Foreign(eye.foreign(now)));
+            next_processes = now.plus(if attention.is_high() {
+                PROCESSES_RUNNING
+            } else {
+                attention.period()
+            });
+        }
+        reports.extend(eye.watched_use());
+        if !reports.into_iter().all(report) {
+            return;
+        }
+        let mut until = next_readings.min(next_processes);
+        if !eye.watched.is_empty() {
+            until = until.min(now.plus(WATCHED));
+        }
+        let span = until.since(sela_clock::now().boot_ms);
+        match orders.recv_timeout(Duration::from_millis(span.0)) {
+            Ok(Order::Watch { gpu, lease, on }) => {
+                eye.watched.retain(|(_, watched)| *watched != lease);
+                if on {
+                    eye.watched.push((gpu, lease));
+                }
+            }
+            Ok(Order::Wake) => {
+                next_readings = BootMs(0);
+                next_processes = BootMs(0);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+struct Eye {
+    library: Option<PathBuf>,
+    driver: Option<Nvml>,
+    cards: Vec<CardDescription>,
+    watched: Vec<(GpuUuid, LeaseId)>,
+}
+
+impl Eye {
+    /// Cards and their readings; starts the driver where it has not started yet.
+    fn read(&mut self) -> Vec<Report> {
+        let cards = match self.list() {
+            Ok(cards) => cards,
+            Err(error) => {
+                // A driver that fails as a whole is started anew: it may have been upgraded, or its card undocked.
+                self.driver = None;
+                return vec![Report::Input(Input::CardUnreadable {
+                    gpu: None,
+                    why: error.to_string(),
+                })];
+            }
+        };
+        let mut reports = Vec::new();
+        if cards != self.cards {
+            self.cards.clone_from(&cards);
+            reports.push(Report::Input(Input::Cards(cards)));
+        }
+        let Some(driver) = &self.driver else {
+            return reports;
+        };
+        let mut readings = Vec::new();
+        for card in &self.cards {
+            match driver.read(&card.uuid) {
+                Ok(reading) => readings.push(reading),
+                Err(error) => reports.push(Report::Input(Input::CardUnreadable {
+                    gpu: Some(card.uuid.clone()),
+                    why: error.to_string(),
+                })),
+            }
+        }
+        if !readings.is_empty() {
+            reports.push(Report::Input(Input::Readings(readings)));
+        }
+        reports
+    }
+
+    fn list(&mut self) -> Result<Vec<CardDescription>, GpuError> {
+        match &self.driver {
+            Some(driver) => driver.cards(),
+            None => {
+                let driver = self.driver.insert(Nvml::start(self.library.as_deref())?);
+                driver.cards()
+            }
+        }
+    }
+
+    fn foreign(&self, now: BootMs) -> Observed<Vec<ForeignUse>> {
+        let source = || "NVML".to_owned();
+        let Some(driver) = &self.driver else {
+            return Observed::NotApplicable {
+                why: "there is no card whose programs could be seen".into(),
+            };
+        };
+        let mut foreign = Vec::new();
+        for card in &self.cards {
+            match driver.processes(&card.uuid) {
+                Ok(processes) => {
+                    foreign.extend(
+                        processes
+                            .into_iter()
+                            .filter(|process| !is_ours(process.pid, JOBS_CGROUP))
+                            .map(|process| ForeignUse {
+                                gpu: card.uuid.clone(),
+                                pid: process.pid,
+                                name: process.name.as_deref().map(file_name),
+                                vram_used: process.vram_used.value().copied(),
+                                utilisation: None,
+                            }),
+                    );
+                }
+                Err(error) => {
+                    return Observed::Unknown {
+                        source: source(),
+                        why: error.to_string(),
+                    };
+                }
+            }
+        }
+        Observed::Value {
+            value: foreign,
+            source: source(),
+            seen_boot_ms: now,
+        }
+    }
+
+    /// What the jobs of leases that are being given back still use. A driver that fails here gives no report: core then
+    /// never hears that the card is free, and does not offer it.
+    fn watched_use(&self) -> Vec<Report> {
+        let Some(driver) = &self.driver else {
+            return Vec::new();
+        };
+        let look = |(gpu, lease): &(GpuUuid, LeaseId)| {
+            let processes = driver.processes(gpu).ok()?;
+            let marker = format!("/{lease}");
+            let of_job: Vec<CardProcess> = processes
+                .into_iter()
+                .filter(|process| is_ours(process.pid, &marker))
+                .collect();
+            let utilisation = if of_job.is_empty() {
+                Percent(0)
+            } else {
+                // The card's own figure: an upper bound of the job's share of it.
+                driver
+                    .read(gpu)
+                    .ok()?
+                    .utilisation
+                    .value()
+                    .copied()
+                    .unwrap_or(Percent(100))
+            };
+            Some(Report::Input(Input::CardUse {
+                gpu: gpu.clone(),
+                lease: *lease,
+                vram: held(&of_job),
+                utilisation,
+            }))
+        };
+        self.watched.iter().filter_map(look).collect()
+    }
+}
+
+/// Memory held by these processes; one that the driver cannot tell of holds at least something.
+fn held(processes: &[CardProcess]) -> Bytes {
+    let of = |process: &CardProcess| match process.vram_used {
+        Reading::Value { value } => value.0.max(1),
+        Reading::NotSupported | Reading::Invalid { .. } => 1,
+    };
+    Bytes(processes.iter().map(of).sum())
+}
+
+/// Drivers give a program's whole path, which says more of its owner than a reason needs, and owners list names.
+fn file_name(path: &str) -> String {
+    path.rsplit(['/', '\\']).next().unwrap_or(path).to_owned()
+}
+
+/// Whether a process is in a cgroup whose path contains `marker`. One that has just ended is not ours any more; one whose
+/// cgroup cannot be read counts as foreign, the side that holds.
+fn is_ours(pid: u32, marker: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroups| cgroups.contains(marker))
+}
