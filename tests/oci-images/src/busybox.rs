@@ -92,12 +92,9 @@ pub fn busybox_path() -> Result<PathBuf, Error> {
 /// [`Error::NoStaticBusybox`] says what to install.
 pub fn busybox_layer() -> Result<Layer, Error> {
     let busybox = busybox_path()?;
-    let mut layer = Layer::new();
-    for folder in ["checkpoint", "dev", "etc", "in", "out", "proc", "sys"] {
-        layer = layer.directory(folder);
-    }
-    layer = layer
-        .directory_with_mode("tmp", 0o1777)
+    let mut layer = Layer::new()
+        .mount_points()
+        .directory("etc")
         .content("bin/busybox", 0o755, Content::File(busybox));
     for applet in APPLETS {
         layer = layer.symlink(&format!("bin/{applet}"), "busybox");

@@ -171,6 +171,14 @@ impl Layer {
         self.raw(Entry::new(path, 0o644, EntryKind::HardLink(target.to_owned())))
     }
 
+    /// Adds the folders that a job's mounts are put on; `tmp` is for everybody.
+    pub fn mount_points(self) -> Self {
+        ["checkpoint", "dev", "in", "out", "proc", "sys"]
+            .into_iter()
+            .fold(self, Layer::directory)
+            .directory_with_mode("tmp", 0o1777)
+    }
+
     /// Removes `path` of a lower layer (an OCI whiteout).
     pub fn whiteout(self, path: &str) -> Self {
         let marker = match path.rsplit_once('/') {
