@@ -11,6 +11,7 @@ mod presence;
 mod record;
 mod speech;
 mod state;
+mod tenure;
 mod view;
 mod wake;
 

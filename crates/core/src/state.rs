@@ -1,14 +1,14 @@
 //! The one owner of the agent's state: takes an input, changes what it knows, then settles: everything that is due is
 //! derived from the whole state, never from the input alone, so that no missed event leaves anything undone.
 
+use crate::Effect;
 use crate::card::Card;
 use crate::input::{Input, MarketInput};
-use crate::lease::{Lease, Phase, Stop};
+use crate::lease::{Lease, Stop};
 use crate::policy::Policy;
 use crate::presence::{self, Service, Surroundings};
 use crate::record::{Record, UnsettledLease};
 use crate::wake::Wake;
-use crate::{Effect, LeaseEvent};
 use sela_protocol::card::{CardDescription, CardReading};
 use sela_protocol::id::{GpuUuid, LeaseId, NodeId};
 use sela_protocol::lease::EndCause;
@@ -44,7 +44,7 @@ pub struct State {
     /// Gone from their cards; results are being stored.
     pub(crate) uploading: BTreeMap<LeaseId, UnsettledLease>,
     /// Ended and reported, not yet receipted as closed: reported again in each new session.
-    unsettled: BTreeMap<LeaseId, UnsettledLease>,
+    pub(crate) unsettled: BTreeMap<LeaseId, UnsettledLease>,
     pub(crate) earned: Earned,
     attention: bool,
     pub(crate) wake: Wake,
@@ -343,44 +343,6 @@ impl State {
         }
     }
 
-    /// A lease whose job is gone and whose card is free makes room.
-    fn settle_finished(&mut self, gpu: &GpuUuid, now: Now, effects: &mut Vec<Effect>) {
-        let cool_off = self.policy.for_card(gpu).cool_off;
-        let Some(card) = self.cards.get_mut(gpu) else {
-            return;
-        };
-        let Some(cause) = card.lease.as_ref().and_then(|lease| lease.finished().cloned()) else {
-            return;
-        };
-        let Some(lease) = card.lease.take() else {
-            return;
-        };
-        effects.push(Effect::WatchCard {
-            gpu: gpu.clone(),
-            lease: lease.award.lease,
-            on: false,
-        });
-        if let Some(measure) = lease.yield_measure(gpu, &cause).filter(|_| is_yield(&cause)) {
-            card.last_yield = Some(measure.clone());
-            effects.push(Effect::Publish(Event::Yielded(measure)));
-        }
-        if is_owners(&cause) {
-            card.cool_off_until = Some(now.boot_ms.plus(cool_off));
-        }
-        let ended = UnsettledLease {
-            note: lease.note(now, Some(cause.clone())),
-            cause,
-            output: None,
-            energy_mwh: lease.energy.milliwatt_hours(),
-            ended_utc_ms: now.utc_ms,
-            lasted: now.boot_ms.since(lease.accepted.boot_ms),
-        };
-        effects.push(Effect::Upload {
-            lease: ended.note.lease,
-        });
-        self.uploading.insert(ended.note.lease, ended);
-    }
-
     fn publish_card(&mut self, gpu: &GpuUuid, availability: Availability, effects: &mut Vec<Effect>) {
         let Some(view) = self.card_view(gpu, availability) else {
             return;
@@ -406,107 +368,6 @@ impl State {
             }
             self.wake.at(now.boot_ms.plus(PATIENCE_RUNNING));
         }
-    }
-
-    fn lease_event(&mut self, id: LeaseId, event: LeaseEvent, now: Now, effects: &mut Vec<Effect>) {
-        if let LeaseEvent::Uploaded { output, problem: _ } = event {
-            self.uploaded(id, output, effects);
-            return;
-        }
-        let Some(lease) = self.lease_mut(id) else {
-            return;
-        };
-        if lease.gone_for().is_some() {
-            // The job is gone and its closing note is written: nothing that is still on its way changes that.
-            return;
-        }
-        let before = lease.phase_word();
-        match event {
-            LeaseEvent::Fetched => {
-                if lease.phase == Phase::Fetching {
-                    lease.phase = Phase::Starting;
-                    effects.push(Effect::Start { lease: id });
-                }
-            }
-            LeaseEvent::Failed { cause } => {
-                let watch = lease.gone(cause.clone(), now);
-                let note = lease.note(now, Some(cause));
-                effects.push(watch);
-                self.note(note, effects);
-                return;
-            }
-            LeaseEvent::Started => {
-                if lease.phase == Phase::Starting {
-                    lease.phase = Phase::Running;
-                }
-            }
-            LeaseEvent::Frozen => lease.frozen_seen(now),
-            LeaseEvent::FreezeFailed => lease.end(EndCause::OwnerInput, now, effects),
-            LeaseEvent::Thawed => {}
-            LeaseEvent::Usage { thawed_ms, frozen_ms } => {
-                lease.thawed = lease.thawed.max(thawed_ms);
-                lease.frozen = lease.frozen.max(frozen_ms);
-                if now.boot_ms >= lease.noted.plus(crate::lease::NOTE_INTERVAL) {
-                    lease.noted = now.boot_ms;
-                    let note = lease.note(now, None);
-                    self.note(note, effects);
-                }
-                return;
-            }
-            LeaseEvent::CheckpointStored { blob, thawed_ms } => {
-                lease.checkpoint = Some((blob, thawed_ms));
-                let fencing = lease.award.fencing;
-                self.say(
-                    NodeMessage::Checkpoint {
-                        lease: id,
-                        fencing,
-                        blob,
-                        thawed_ms,
-                    },
-                    effects,
-                );
-                return;
-            }
-            LeaseEvent::Ended {
-                cause,
-                thawed_ms,
-                frozen_ms,
-            } => {
-                lease.thawed = lease.thawed.max(thawed_ms);
-                lease.frozen = lease.frozen.max(frozen_ms);
-                let watch = lease.gone(cause.clone(), now);
-                let note = lease.note(now, Some(cause));
-                effects.push(watch);
-                self.note(note, effects);
-                return;
-            }
-            LeaseEvent::Uploaded { .. } => {}
-        }
-        let (after, fencing) = (lease.phase_word(), lease.award.fencing);
-        if before != after {
-            self.say(
-                NodeMessage::Progress {
-                    lease: id,
-                    fencing,
-                    phase: after,
-                },
-                effects,
-            );
-        }
-    }
-
-    fn uploaded(&mut self, id: LeaseId, output: Option<sela_protocol::blob::BlobId>, effects: &mut Vec<Effect>) {
-        if let Some(mut ended) = self.uploading.remove(&id) {
-            ended.output = output;
-            self.close(ended, effects);
-        }
-    }
-
-    /// Writes down that a lease has ended and reports it.
-    pub(crate) fn close(&mut self, ended: UnsettledLease, effects: &mut Vec<Effect>) {
-        effects.push(Effect::Append(Record::Closed(ended.clone())));
-        self.say_result(&ended, effects);
-        self.unsettled.insert(ended.note.lease, ended);
     }
 
     pub(crate) fn market(&mut self, input: MarketInput, now: Now, effects: &mut Vec<Effect>) {
@@ -601,17 +462,4 @@ fn stop_demand(
         (None, Some(cancelled)) => Some(cancelled),
         (None, None) => newest_input.filter(|_| recent_input).map(Stop::Input),
     }
-}
-
-/// Whether the owner took the card back: then it rests for `cool_off`.
-const fn is_owners(cause: &EndCause) -> bool {
-    matches!(
-        cause,
-        EndCause::OwnerInput | EndCause::OwnerProgram { .. } | EndCause::OwnerCommand | EndCause::SensorSilent { .. }
-    )
-}
-
-/// Whether an end is a giving back that is measured and shown.
-const fn is_yield(cause: &EndCause) -> bool {
-    is_owners(cause) || matches!(cause, EndCause::Hot | EndCause::Shutdown | EndCause::CardLost)
 }

@@ -1,0 +1,168 @@
+//! What becomes of a lease: the reports of its executors are taken, and when its job is gone and its card is free it is
+//! written down and makes room. Its phases and their bounds are in `lease`.
+
+use crate::Effect;
+use crate::input::LeaseEvent;
+use crate::lease::{NOTE_INTERVAL, Phase};
+use crate::record::{Record, UnsettledLease};
+use crate::state::State;
+use sela_protocol::blob::BlobId;
+use sela_protocol::id::{GpuUuid, LeaseId};
+use sela_protocol::lease::EndCause;
+use sela_protocol::local::Event;
+use sela_protocol::node::NodeMessage;
+use sela_protocol::units::Now;
+
+impl State {
+    pub(crate) fn lease_event(&mut self, id: LeaseId, event: LeaseEvent, now: Now, effects: &mut Vec<Effect>) {
+        if let LeaseEvent::Uploaded { output, problem: _ } = event {
+            self.uploaded(id, output, effects);
+            return;
+        }
+        let Some(lease) = self.lease_mut(id) else {
+            return;
+        };
+        if lease.gone_for().is_some() {
+            // The job is gone and its closing note is written: nothing that is still on its way changes that.
+            return;
+        }
+        let before = lease.phase_word();
+        match event {
+            LeaseEvent::Fetched => {
+                if lease.phase == Phase::Fetching {
+                    lease.phase = Phase::Starting;
+                    effects.push(Effect::Start { lease: id });
+                }
+            }
+            LeaseEvent::Failed { cause } => {
+                let watch = lease.gone(cause.clone(), now);
+                let note = lease.note(now, Some(cause));
+                effects.push(watch);
+                self.note(note, effects);
+                return;
+            }
+            LeaseEvent::Started => {
+                if lease.phase == Phase::Starting {
+                    lease.phase = Phase::Running;
+                }
+            }
+            LeaseEvent::Frozen => lease.frozen_seen(now),
+            LeaseEvent::FreezeFailed => lease.end(EndCause::OwnerInput, now, effects),
+            LeaseEvent::Thawed => {}
+            LeaseEvent::Usage { thawed_ms, frozen_ms } => {
+                lease.thawed = lease.thawed.max(thawed_ms);
+                lease.frozen = lease.frozen.max(frozen_ms);
+                if now.boot_ms >= lease.noted.plus(NOTE_INTERVAL) {
+                    lease.noted = now.boot_ms;
+                    let note = lease.note(now, None);
+                    self.note(note, effects);
+                }
+                return;
+            }
+            LeaseEvent::CheckpointStored { blob, thawed_ms } => {
+                lease.checkpoint = Some((blob, thawed_ms));
+                let fencing = lease.award.fencing;
+                self.say(
+                    NodeMessage::Checkpoint {
+                        lease: id,
+                        fencing,
+                        blob,
+                        thawed_ms,
+                    },
+                    effects,
+                );
+                return;
+            }
+            LeaseEvent::Ended {
+                cause,
+                thawed_ms,
+                frozen_ms,
+            } => {
+                lease.thawed = lease.thawed.max(thawed_ms);
+                lease.frozen = lease.frozen.max(frozen_ms);
+                let watch = lease.gone(cause.clone(), now);
+                let note = lease.note(now, Some(cause));
+                effects.push(watch);
+                self.note(note, effects);
+                return;
+            }
+            LeaseEvent::Uploaded { .. } => {}
+        }
+        let (after, fencing) = (lease.phase_word(), lease.award.fencing);
+        if before != after {
+            self.say(
+                NodeMessage::Progress {
+                    lease: id,
+                    fencing,
+                    phase: after,
+                },
+                effects,
+            );
+        }
+    }
+
+    fn uploaded(&mut self, id: LeaseId, output: Option<BlobId>, effects: &mut Vec<Effect>) {
+        if let Some(mut ended) = self.uploading.remove(&id) {
+            ended.output = output;
+            self.close(ended, effects);
+        }
+    }
+
+    /// Writes down that a lease has ended and reports it.
+    pub(crate) fn close(&mut self, ended: UnsettledLease, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Append(Record::Closed(ended.clone())));
+        self.say_result(&ended, effects);
+        self.unsettled.insert(ended.note.lease, ended);
+    }
+
+    /// A lease whose job is gone and whose card is free makes room.
+    pub(crate) fn settle_finished(&mut self, gpu: &GpuUuid, now: Now, effects: &mut Vec<Effect>) {
+        let cool_off = self.policy.for_card(gpu).cool_off;
+        let Some(card) = self.cards.get_mut(gpu) else {
+            return;
+        };
+        let Some(cause) = card.lease.as_ref().and_then(|lease| lease.finished().cloned()) else {
+            return;
+        };
+        let Some(lease) = card.lease.take() else {
+            return;
+        };
+        effects.push(Effect::WatchCard {
+            gpu: gpu.clone(),
+            lease: lease.award.lease,
+            on: false,
+        });
+        if let Some(measure) = lease.yield_measure(gpu, &cause).filter(|_| is_yield(&cause)) {
+            card.last_yield = Some(measure.clone());
+            effects.push(Effect::Publish(Event::Yielded(measure)));
+        }
+        if is_owners(&cause) {
+            card.cool_off_until = Some(now.boot_ms.plus(cool_off));
+        }
+        let ended = UnsettledLease {
+            note: lease.note(now, Some(cause.clone())),
+            cause,
+            output: None,
+            energy_mwh: lease.energy.milliwatt_hours(),
+            ended_utc_ms: now.utc_ms,
+            lasted: now.boot_ms.since(lease.accepted.boot_ms),
+        };
+        effects.push(Effect::Upload {
+            lease: ended.note.lease,
+        });
+        self.uploading.insert(ended.note.lease, ended);
+    }
+}
+
+/// Whether the owner took the card back: then it rests for `cool_off`.
+const fn is_owners(cause: &EndCause) -> bool {
+    matches!(
+        cause,
+        EndCause::OwnerInput | EndCause::OwnerProgram { .. } | EndCause::OwnerCommand | EndCause::SensorSilent { .. }
+    )
+}
+
+/// Whether an end is a giving back that is measured and shown.
+const fn is_yield(cause: &EndCause) -> bool {
+    is_owners(cause) || matches!(cause, EndCause::Hot | EndCause::Shutdown | EndCause::CardLost)
+}
