@@ -1,1 +1,9 @@
+//! Binary `sela`: the provider agent (`sela agent run`), the guard of one job (`sela job-keeper`, started by the agent
+//! only) and the command line for owners and tenants. What there is to decide is decided in `sela-core`.
+
+mod keys;
+mod paths;
+mod settings;
+mod store;
+
 fn main() {}

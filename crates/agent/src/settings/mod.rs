@@ -1,0 +1,51 @@
+//! `agent.toml`: what the owner wants, as people write it, read into what `sela-core` decides by. A bad file is an error
+//! with line and column and changes nothing. When to read it again is `watch`'s; what a setting means is the core's.
+
+mod read;
+mod watch;
+
+pub(crate) use read::SettingsError;
+pub(crate) use watch::{SettingsFile, SettingsWatch};
+
+use sela_core::Policy;
+use sela_protocol::money::{HourlyPrice, Micros};
+use sela_protocol::units::Bytes;
+use url_of_market::MarketUrl;
+
+pub(crate) mod url_of_market;
+
+/// Everything that `agent.toml` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// Where the card is offered; nowhere where `None`.
+    pub(crate) market: Option<MarketSettings>,
+    /// What the owner allows.
+    pub(crate) policy: Policy,
+    /// What a kilowatt-hour costs, where the owner told.
+    pub(crate) per_kwh: Option<Micros>,
+    /// Most that images may take.
+    pub(crate) disk_budget: Bytes,
+    /// Never leave less than this free.
+    pub(crate) disk_free_floor: Bytes,
+}
+
+/// `[market]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MarketSettings {
+    /// The exchange.
+    pub(crate) url: MarketUrl,
+    /// Admits a key that the exchange does not know.
+    pub(crate) invitation: Option<String>,
+    /// The node's name, for people.
+    pub(crate) name: String,
+}
+
+/// What a card is let for at least where the owner did not say: above the electricity of most cards in most countries.
+pub(crate) const DEFAULT_FLOOR: HourlyPrice = HourlyPrice(Micros(100_000));
+
+const DEFAULT_DISK_BUDGET: Bytes = Bytes::from_gib(40);
+const DEFAULT_DISK_FREE_FLOOR: Bytes = Bytes::from_gib(10);
+const DEFAULT_JOB_MEMORY: Bytes = Bytes::from_gib(8);
+
+/// What a new `agent.toml` says: every setting with its default, as comments.
+pub(crate) const TEMPLATE: &str = include_str!("template.toml");
