@@ -28,8 +28,8 @@ impl Floor {
         };
         let job = lease.terms.job;
         let awaits_notes = lease.accepted.is_some() && lease.closing().is_none();
-        if awaits_notes && let Some(coverage) = self.live.leases.get(&id).and_then(|live| live.coverage) {
-            // Exactly, since from now on it decides what late notes may claim.
+        if let Some(coverage) = self.live.leases.get(&id).and_then(|live| live.coverage) {
+            // Exactly, since from now on it decides what the last and any late notes may claim.
             self.mark(turn, id, coverage.covered());
         }
         let record = Record::LeaseEnded {

@@ -298,7 +298,13 @@ impl World {
         self.say(machine, NodeMessage::Heartbeat { beat: 1, leases });
     }
 
-    pub(super) fn note(&self, machine: &Machine, lease: &LeaseTerms, thawed: u64, closing: Option<EndCause>) -> MeterNote {
+    pub(super) fn note(
+        &self,
+        machine: &Machine,
+        lease: &LeaseTerms,
+        thawed: u64,
+        closing: Option<EndCause>,
+    ) -> MeterNote {
         MeterNote {
             lease: lease.lease,
             fencing: lease.fencing,
@@ -349,15 +355,22 @@ impl World {
         self.now.boot_ms = BootMs(20_000);
         let records = self.records.clone();
         let restored = Floor::restore(self.floor.config, self.now, records).expect("restores");
-        assert_eq!(restored.books, self.floor.books, "nothing is lost or doubled by a restart");
+        assert_eq!(
+            restored.books, self.floor.books,
+            "nothing is lost or doubled by a restart"
+        );
         self.floor = restored;
         self.sent.clear();
     }
 
     pub(super) fn take_sent(&mut self, machine: &Machine) -> Vec<ExchangeMessage> {
-        let (to, rest) = std::mem::take(&mut self.sent).into_iter().partition(|(node, _)| *node == machine.node);
+        let (to, rest) = std::mem::take(&mut self.sent)
+            .into_iter()
+            .partition(|(node, _)| *node == machine.node);
         self.sent = rest;
-        to.into_iter().map(|(_, message): (NodeId, ExchangeMessage)| message).collect()
+        to.into_iter()
+            .map(|(_, message): (NodeId, ExchangeMessage)| message)
+            .collect()
     }
 
     /// The refusals that a node was sent.
@@ -406,7 +419,10 @@ impl World {
     pub(super) fn hold_invariants(&self) {
         let check = self.ledger_check();
         assert_eq!(check.postings_sum, Micros::ZERO);
-        assert_eq!((check.unbalanced.as_slice(), check.overdrawn.as_slice()), (&[][..], &[][..]));
+        assert_eq!(
+            (check.unbalanced.as_slice(), check.overdrawn.as_slice()),
+            (&[][..], &[][..])
+        );
         for balance in &check.balances {
             let account: Account = balance.account.parse().expect("an account");
             assert_eq!(self.floor.books.ledger.balance(account), balance.balance, "{account}");
@@ -442,7 +458,10 @@ impl World {
                     assert_eq!(receipt.net, receipt.gross - receipt.fee);
                     let of = |wanted: Account| -> Micros {
                         let postings = transfer.iter().flat_map(|transfer| &transfer.postings);
-                        postings.filter(|posting| posting.account == wanted).map(|posting| posting.amount).sum()
+                        postings
+                            .filter(|posting| posting.account == wanted)
+                            .map(|posting| posting.amount)
+                            .sum()
                     };
                     let (gross, net) = posted.entry(receipt.lease).or_default();
                     *gross = *gross - of(Account::Escrow(receipt.lease));
@@ -453,7 +472,11 @@ impl World {
             }
         }
         for lease in self.floor.books.leases.values().filter(|lease| lease.settled) {
-            assert_eq!(self.floor.books.escrow(lease.terms.lease), Micros::ZERO, "settled is empty");
+            assert_eq!(
+                self.floor.books.escrow(lease.terms.lease),
+                Micros::ZERO,
+                "settled is empty"
+            );
         }
     }
 }

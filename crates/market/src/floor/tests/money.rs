@@ -23,7 +23,11 @@ fn check(cause: &EndCause, seconds: u64, billed: u64) -> JobState {
     assert_eq!(world.earned(&machine), paid - paid / 10, "{name}");
     assert_eq!(world.escrow(&lease), 0, "{name}");
     let last = world.receipts.last().expect("a receipt");
-    assert_eq!((last.billed_ms.0, last.closed.as_ref(), last.lab), (billed, Some(cause), true), "{name}");
+    assert_eq!(
+        (last.billed_ms.0, last.closed.as_ref(), last.lab),
+        (billed, Some(cause), true),
+        "{name}"
+    );
     world.hold_invariants();
     world.state(job)
 }
@@ -38,8 +42,20 @@ fn each_way_to_end_bills_what_it_should() {
         (EndCause::OutOfMemory, 70, 70_000),
         (EndCause::TenantCancelled, 5, 60_000),
         (EndCause::TenantCancelled, 0, 0),
-        (EndCause::JobFault { message: fault("no entrypoint") }, 0, 60_000),
-        (EndCause::NodeFault { message: fault("disk full") }, 0, 0),
+        (
+            EndCause::JobFault {
+                message: fault("no entrypoint"),
+            },
+            0,
+            60_000,
+        ),
+        (
+            EndCause::NodeFault {
+                message: fault("disk full"),
+            },
+            0,
+            0,
+        ),
         (EndCause::OwnerInput, 5, 5_000),
         (EndCause::OwnerProgram { name: None }, 5, 5_000),
         (EndCause::OwnerCommand, 61, 61_000),
@@ -73,8 +89,18 @@ fn postings_come_every_minute_and_at_the_close() {
         world.run(&machine, &lease, second * 1_000, 10);
         world.meter(&machine, &lease, (second + 10) * 1_000, None);
     }
-    let billed = |world: &World| world.receipts.iter().map(|receipt| receipt.billed_ms.0).collect::<Vec<_>>();
-    assert_eq!(billed(&world), [50_000, 110_000], "the newest note when a minute has passed");
+    let billed = |world: &World| {
+        world
+            .receipts
+            .iter()
+            .map(|receipt| receipt.billed_ms.0)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        billed(&world),
+        [50_000, 110_000],
+        "the newest note when a minute has passed"
+    );
     world.ended(&machine, &lease, 151_000, EndCause::Exited { code: 0 });
     assert_eq!(billed(&world), [50_000, 110_000, 151_000]);
     world.hold_invariants();
@@ -94,7 +120,12 @@ fn a_run_limit_is_never_billed_beyond() {
     world.run(&machine, &lease, 0, 91);
     world.ended(&machine, &lease, 90_400, EndCause::WallLimit);
     assert_eq!(world.view(job).leases[0].billed_ms, Millis(90_000));
-    assert!(world.refusals(&machine).iter().any(|told| told.contains("at most 90000 ms can be billed")));
+    assert!(
+        world
+            .refusals(&machine)
+            .iter()
+            .any(|told| told.contains("at most 90000 ms can be billed"))
+    );
     let JobState::Failed { message, .. } = world.state(job) else {
         panic!("{:?}", world.state(job))
     };
@@ -115,7 +146,10 @@ fn an_escrow_covers_a_minute_even_for_a_job_of_a_second() {
     assert_eq!(world.escrow(&lease), 10_000);
     world.run(&machine, &lease, 0, 1);
     world.ended(&machine, &lease, 1_000, EndCause::Exited { code: 0 });
-    assert_eq!((world.view(job).paid, world.state(job)), (Micros(10_000), JobState::Done));
+    assert_eq!(
+        (world.view(job).paid, world.state(job)),
+        (Micros(10_000), JobState::Done)
+    );
     world.hold_invariants();
 }
 
@@ -142,7 +176,13 @@ fn a_used_up_budget_has_the_job_saved_and_ended() {
     };
     assert_eq!(cancels, [expected], "told once, in time to save");
     world.ended(&machine, &lease, 112_000, EndCause::BudgetUsed);
-    assert!(matches!(world.state(job), JobState::Failed { cause: EndCause::BudgetUsed, .. }));
+    assert!(matches!(
+        world.state(job),
+        JobState::Failed {
+            cause: EndCause::BudgetUsed,
+            ..
+        }
+    ));
     assert_eq!(world.view(job).paid, Micros(18_666));
     assert_eq!(world.available(tenant), START - 18_666);
     world.hold_invariants();
@@ -191,7 +231,16 @@ fn budget_and_wall_limit_are_what_earlier_leases_left() {
     world.run(&machine, &second, 0, 109);
     world.ended(&machine, &second, 109_500, EndCause::OwnerInput);
     world.tick();
-    assert!(matches!(world.state(job), JobState::Failed { cause: EndCause::WallLimit, .. }), "half a second is no run");
+    assert!(
+        matches!(
+            world.state(job),
+            JobState::Failed {
+                cause: EndCause::WallLimit,
+                ..
+            }
+        ),
+        "half a second is no run"
+    );
     world.hold_invariants();
 }
 
@@ -208,7 +257,13 @@ fn a_budget_that_covers_no_minute_more_ends_the_job_instead_of_letting_it_wait_f
     world.run(&machine, &lease, 0, 40);
     world.ended(&machine, &lease, 40_000, EndCause::OwnerInput);
     world.tick();
-    assert!(matches!(world.state(job), JobState::Failed { cause: EndCause::BudgetUsed, .. }));
+    assert!(matches!(
+        world.state(job),
+        JobState::Failed {
+            cause: EndCause::BudgetUsed,
+            ..
+        }
+    ));
     assert_eq!(world.available(tenant), START - 6_666);
     world.hold_invariants();
 }
@@ -220,7 +275,13 @@ fn an_account_that_covers_no_minute_has_the_job_wait_and_says_what_is_missing() 
     let _machine = world.machine(300_000);
     let job = world.submit(tenant, spec());
     world.tick();
-    assert!(world.why(job).contains("needs 0.01 for 60 seconds at 0.60 an hour, and the account has 0.004: deposit"), "{}", world.why(job));
+    assert!(
+        world
+            .why(job)
+            .contains("needs 0.01 for 60 seconds at 0.60 an hour, and the account has 0.004: deposit"),
+        "{}",
+        world.why(job)
+    );
     world.deposit(tenant, 6_000, "second").expect("a deposit");
     world.tick();
     assert_eq!(world.escrow(&world.lease(job)), 10_000);
@@ -236,7 +297,10 @@ fn a_deposit_is_booked_once_per_key() {
     assert_eq!(world.deposit(tenant, 500, "key"), first, "the same answer");
     assert_eq!(
         world.deposit(tenant, 501, "key"),
-        Err(Refusal::IdempotencyKeyUsed { booked: Micros(500), asked: Micros(501) })
+        Err(Refusal::IdempotencyKeyUsed {
+            booked: Micros(500),
+            asked: Micros(501)
+        })
     );
     world.deposit(other, 501, "key").expect("keys are the tenant's own");
     assert_eq!((world.available(tenant), world.available(other)), (500, 501));
@@ -246,7 +310,11 @@ fn a_deposit_is_booked_once_per_key() {
         (i64::MAX, "a", "bad_amount"),
         (5, "", "bad_idempotency_key"),
     ] {
-        assert_eq!(world.deposit(tenant, amount, key).map_err(|refusal| refusal.code()), Err(code), "{amount}");
+        assert_eq!(
+            world.deposit(tenant, amount, key).map_err(|refusal| refusal.code()),
+            Err(code),
+            "{amount}"
+        );
     }
     world.hold_invariants();
 }
