@@ -24,6 +24,12 @@ pub(crate) enum Verb {
         #[arg(long = "for", value_enum, default_value_t = Purpose::Test)]
         purpose: Purpose,
     },
+    /// Run the whole path on this machine: two strangers' jobs earn money on an idle card.
+    Run {
+        /// End with an exit code when both jobs are done and paid, instead of staying up.
+        #[arg(long)]
+        once: bool,
+    },
     /// Run every check and every test, and end with a line `N passed, N failed`.
     Test {
         /// Only formatting, lints and unit tests: no system packages needed.
@@ -110,6 +116,8 @@ mod tests {
                     purpose: Purpose::QuickTest,
                 },
             ),
+            ("run", Verb::Run { once: false }),
+            ("run --once", Verb::Run { once: true }),
             ("test", Verb::Test { quick: false }),
             ("test --quick", Verb::Test { quick: true }),
             (

@@ -17,8 +17,12 @@ mod places;
     expect(dead_code, reason = "the verbs that keep programs running are for Linux so far")
 )]
 mod processes;
+#[cfg(target_os = "linux")]
+mod run;
 mod setup;
 mod test;
+#[cfg(target_os = "linux")]
+mod workload_image;
 
 use std::process::ExitCode;
 
@@ -47,7 +51,18 @@ fn act(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             println!("everything that `cargo xtask {}` needs is here", purpose.verb());
             Ok(ExitCode::SUCCESS)
         }
+        Verb::Run { once } => run(&places, *once),
         Verb::Test { quick } => test::test(&places, *quick),
         Verb::Bench { name, record } => bench::bench(&places, *name, *record),
     }
+}
+
+#[cfg(target_os = "linux")]
+fn run(places: &Places, once: bool) -> anyhow::Result<ExitCode> {
+    run::run(places, once)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn run(_places: &Places, _once: bool) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("jobs run in isolation on Linux only so far; `cargo xtask test --quick` works here")
 }

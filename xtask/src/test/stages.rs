@@ -11,6 +11,8 @@ use crate::places::Places;
 use crate::setup::Tools;
 use crate::test::runners;
 use crate::test::tally::{Kind, Tally};
+#[cfg(target_os = "linux")]
+use crate::workload_image;
 
 /// What a stage works with.
 pub(crate) struct Around<'a> {
@@ -71,24 +73,16 @@ pub(crate) fn all() -> Vec<Stage> {
             check(&mut around.cargo(["build", "--locked", "--quiet"]))
         }),
         quick("unit tests", Kind::Unit, |around| {
-            around.nextest(
-                &["--lib", "--bins", "-E", "not package(sela-tests)"],
-                Environment::Plain,
-            )
+            around.nextest(&["--lib", "--bins", "-E", "not package(sela-tests)"])
         }),
         stage("black-box tests", Kind::BlackBox, |around| {
             // Everything that is not inside a crate's own sources: what starts the real programs.
-            around.nextest(&["-E", "kind(test) + package(sela-tests)"], Environment::Plain)
+            around.nextest(&["-E", "kind(test) + package(sela-tests)"])
         }),
         stage("doc tests", Kind::DocTest, doc_tests),
+        #[cfg(target_os = "linux")]
+        stage("workloads, optimised", Kind::Workload, workloads),
     ]
-}
-
-/// What tests are told beside their command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Environment {
-    /// Nothing.
-    Plain,
 }
 
 impl Around<'_> {
@@ -107,8 +101,12 @@ impl Around<'_> {
     }
 
     /// Tests by cargo-nextest; `which` selects them. No test at all is a failure: then the selection is wrong.
-    fn nextest(&self, which: &[&str], environment: Environment) -> anyhow::Result<Tally> {
-        let mut command = self.cargo([
+    fn nextest(&self, which: &[&str]) -> anyhow::Result<Tally> {
+        counted(self.nextest_command().args(which), runners::nextest_summary)
+    }
+
+    fn nextest_command(&self) -> Command {
+        self.cargo([
             "nextest",
             "run",
             "--locked",
@@ -116,11 +114,7 @@ impl Around<'_> {
             "--no-fail-fast",
             "--no-tests",
             "fail",
-        ]);
-        match environment {
-            Environment::Plain => {}
-        }
-        counted(command.args(which), runners::nextest_summary)
+        ])
     }
 }
 
@@ -155,6 +149,18 @@ fn doc_tests(around: &Around<'_>) -> anyhow::Result<Tally> {
         &mut around.cargo(["test", "--doc", "--locked", "--quiet"]),
         runners::doctest_summary,
     )
+}
+
+/// The work that tenants bring, with the real model: compiled as it is for the images of `cargo xtask run`.
+#[cfg(target_os = "linux")]
+fn workloads(around: &Around<'_>) -> anyhow::Result<Tally> {
+    let model = workload_image::fetch_smollm2(&around.places.cache)?;
+    let mut command = around.nextest_command();
+    command
+        .arg("--release")
+        .args(workload_image::PACKAGES)
+        .env("SELA_SMOLLM2_GGUF", model);
+    counted(&mut command, runners::nextest_summary)
 }
 
 #[cfg(test)]
