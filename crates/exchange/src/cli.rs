@@ -18,6 +18,7 @@ use sela_protocol::tenant::{
 use sela_protocol::units::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -196,6 +197,8 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 async fn run_exchange(arguments: ServeArguments) -> Result<(), Failure> {
     log_to_stderr()?;
+    // Job specs carry tenants' environment variables: nothing that the exchange writes is for others on this machine.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let lab = arguments.lab;
     let settings = Settings {
         data: arguments.data,
@@ -228,6 +231,7 @@ fn log_to_stderr() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     Ok(())
 }
