@@ -46,7 +46,7 @@ fn install(missing: &[&Package]) -> anyhow::Result<()> {
     if !(cfg!(target_os = "linux") && is_root() && packages::is_here(&packages::Probe::Program("apt-get"))) {
         bail!(
             "install what is missing, then try again:\n\n  {}\n",
-            packages::install_line(std::env::consts::OS, missing)
+            packages::install_line(packages::system(), missing)
         );
     }
     let _quiet = ServicesStayDown::hold();

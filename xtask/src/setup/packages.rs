@@ -166,7 +166,19 @@ fn missing_on(system: &str, purpose: Purpose, is_here: impl Fn(&Probe) -> bool) 
         .collect()
 }
 
-/// The one command that installs `missing` on `system` (as in `std::env::consts::OS`).
+/// A Linux that is no Debian, as a system of [`install_line`].
+const LINUX_WITHOUT_APT: &str = "linux without apt-get";
+
+/// This system, as [`install_line`] takes it.
+pub(crate) fn system() -> &'static str {
+    if cfg!(target_os = "linux") && find_program("apt-get").is_none() {
+        LINUX_WITHOUT_APT
+    } else {
+        std::env::consts::OS
+    }
+}
+
+/// The one command that installs `missing` on `system`; where there is no one command, what to install.
 pub(crate) fn install_line(system: &str, missing: &[&Package]) -> String {
     let names = |name: fn(&Package) -> Option<&'static str>| {
         let mut names: Vec<_> = missing.iter().filter_map(|package| name(package)).collect();
@@ -182,6 +194,10 @@ pub(crate) fn install_line(system: &str, missing: &[&Package]) -> String {
                 .collect();
             lines.join(" && ")
         }
+        LINUX_WITHOUT_APT => format!(
+            "with this system's package manager, where they may be called otherwise: {}",
+            names(|package| Some(package.debian)).join(" ")
+        ),
         _ => format!(
             "sudo apt-get update && sudo apt-get install -y --no-install-recommends {}",
             names(|package| Some(package.debian)).join(" ")
@@ -290,6 +306,10 @@ mod tests {
             (
                 "linux",
                 "sudo apt-get update && sudo apt-get install -y --no-install-recommends python3 python3-pip",
+            ),
+            (
+                LINUX_WITHOUT_APT,
+                "with this system's package manager, where they may be called otherwise: python3 python3-pip",
             ),
             ("macos", "brew install python"),
             ("windows", "winget install --exact --id Python.Python.3.12"),

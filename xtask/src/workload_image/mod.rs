@@ -2,14 +2,13 @@
 //! its files, and nothing else. What an image is made of is decided here; how one is written is `sela-oci-images`' work,
 //! and running one is the agent's.
 
-mod libraries;
 mod model;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use sela_oci_images::{Compression, Content, Image, ImageOnDisk, Layer};
+use sela_oci_images::{Compression, Content, Image, ImageOnDisk, Layer, libraries_of};
 
 use crate::commands;
 use crate::places::{Places, Profile};
@@ -88,7 +87,7 @@ pub(crate) fn build(plan: &WorkloadPlan, folder: &Path) -> anyhow::Result<ImageO
 /// What changes least is lowest: the libraries are the same for all workloads, the program changes with every build.
 fn image(plan: &WorkloadPlan) -> anyhow::Result<Image> {
     let mut libraries = Layer::new().mount_points();
-    for library in libraries::of(&plan.program)? {
+    for library in libraries_of(&plan.program)? {
         libraries = libraries.content(inside(&library)?, 0o755, Content::File(library.clone()));
     }
     let mut layers = vec![libraries];
