@@ -415,11 +415,9 @@ impl State {
                     effects.push(Effect::Append(Record::Settled { lease: receipt.lease }));
                 }
             }
-            MarketInput::Refused { lease, message } => {
-                if let Some(held) = lease.and_then(|lease| self.lease_mut(lease)) {
-                    held.end(EndCause::NodeFault { message }, now, effects);
-                }
-            }
+            // The edge has logged it for the owner. What is not this node's any more comes as Cancel or in a Renew: a refused
+            // note or checkpoint is no reason to end a paying job.
+            MarketInput::Refused { .. } => {}
         }
     }
 }

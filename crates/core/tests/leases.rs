@@ -217,6 +217,28 @@ fn in_a_new_session_an_open_lease_is_told_whole() {
 }
 
 #[test]
+fn a_refused_message_ends_no_job() {
+    let mut world = World::new();
+    let lease = world.running();
+    world.drain();
+    let refused = MarketInput::Refused {
+        lease: Some(lease),
+        message: "the checkpoint was not stored".into(),
+    };
+    world.input(Input::Market(refused));
+    assert_eq!(world.drain(), Vec::<String>::new());
+    world.input(Input::Market(MarketInput::Renew {
+        beat: 1,
+        end: vec![lease],
+    }));
+    assert_eq!(
+        world.drain()[0],
+        "end LeaseExpired",
+        "what the exchange does not count as ours any more ends"
+    );
+}
+
+#[test]
 fn quitting_ends_the_job_first() {
     let mut world = World::new();
     let lease = world.running();
