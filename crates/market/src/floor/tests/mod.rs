@@ -35,6 +35,8 @@ pub(super) struct World {
     pub(super) floor: Floor,
     pub(super) now: Now,
     steps: u64,
+    /// Takes each step twice from the same state, to see that it decides the same.
+    pub(super) twice: bool,
     /// What a store would have.
     pub(super) records: Vec<Record>,
     /// Messages to nodes since they were last taken.
@@ -60,6 +62,7 @@ impl World {
                 utc_ms: UtcMs(1_760_000_000_000),
             },
             steps: 0,
+            twice: false,
             records: Vec::new(),
             sent: Vec::new(),
             receipts: Vec::new(),
@@ -72,7 +75,11 @@ impl World {
         let mut entropy = [0; 32];
         entropy[..8].copy_from_slice(&self.steps.to_le_bytes());
         let asks = matches!(input, Input::Request { .. });
+        let again = self.twice.then(|| (self.floor.clone(), input.clone()));
         let effects = self.floor.step(self.now, Entropy(entropy), input);
+        if let Some((mut floor, input)) = again {
+            assert_eq!(floor.step(self.now, Entropy(entropy), input), effects, "the same again");
+        }
         let mut replies = 0;
         for (place, effect) in effects.iter().enumerate() {
             match effect {
