@@ -7,15 +7,15 @@
     clippy::print_stderr,
     reason = "a command line tool talks on its terminal"
 )]
+#![cfg_attr(
+    not(target_os = "linux"),
+    allow(dead_code, reason = "running, measuring and soaking are for Linux so far")
+)]
 
 mod arguments;
 mod bench;
 mod commands;
 mod places;
-#[cfg_attr(
-    not(target_os = "linux"),
-    expect(dead_code, reason = "the verbs that keep programs running are for Linux so far")
-)]
 mod processes;
 #[cfg(target_os = "linux")]
 mod run;
