@@ -9,7 +9,9 @@ use sela_protocol::units::Bytes;
 use sha2::{Digest, Sha256};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
 
 /// Where blobs are, and how much of the disk they may take.
 #[derive(Debug)]
@@ -78,6 +80,8 @@ pub(crate) fn is_disk_full(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
+/// How long a sender may pause: a longer silence is a broken connection.
+const SILENCE: Duration = Duration::from_secs(60);
 /// How many bytes may come between two looks at the free space.
 const SPACE_CHECK_EVERY: u64 = 16 << 20;
 
@@ -106,9 +110,14 @@ impl BlobFolder {
     ///
     /// # Errors
     /// See [`BlobError`].
-    pub(crate) async fn receive<S, E>(&self, expected: BlobId, limit: Bytes, body: S) -> Result<Received, BlobError>
+    pub(crate) async fn receive<S, E>(
+        &self,
+        expected: BlobId,
+        limit: Bytes,
+        body: &mut S,
+    ) -> Result<Received, BlobError>
     where
-        S: Stream<Item = Result<Chunk, E>> + Send,
+        S: Stream<Item = Result<Chunk, E>> + Send + Unpin,
     {
         self.check_room()?;
         // Removed when dropped, also when the sender hangs up and this future is never polled again.
@@ -116,8 +125,7 @@ impl BlobFolder {
         let mut writer = tokio::fs::File::from_std(file.reopen()?);
         let mut hash = Sha256::new();
         let (mut size, mut checked_at) = (0_u64, 0_u64);
-        let mut body = std::pin::pin!(body);
-        while let Some(chunk) = body.next().await {
+        while let Some(chunk) = timeout(SILENCE, body.next()).await.map_err(|_| BlobError::CutOff)? {
             let chunk = chunk.map_err(|_| BlobError::CutOff)?;
             size += chunk.len() as u64;
             if size > limit.0 {
@@ -244,7 +252,7 @@ mod tests {
         let blobs = BlobFolder::open(folder.path(), Bytes(0)).expect("opens");
         let blob = BlobId::of(b"hello world");
         let received = blobs
-            .receive(blob, Bytes(11), chunks(&[b"hello ", b"world"]))
+            .receive(blob, Bytes(11), &mut chunks(&[b"hello ", b"world"]))
             .await
             .expect("taken");
         assert_eq!(received.size(), Bytes(11));
@@ -263,16 +271,16 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let blobs = BlobFolder::open(folder.path(), Bytes(0)).expect("opens");
         let blob = BlobId::of(b"hello");
-        let wrong = blobs.receive(blob, Bytes(100), chunks(&[b"hellO"])).await;
+        let wrong = blobs.receive(blob, Bytes(100), &mut chunks(&[b"hellO"])).await;
         assert!(matches!(wrong, Err(BlobError::WrongHash { .. })));
-        let large = blobs.receive(blob, Bytes(4), chunks(&[b"hel", b"lo"])).await;
+        let large = blobs.receive(blob, Bytes(4), &mut chunks(&[b"hel", b"lo"])).await;
         assert!(matches!(large, Err(BlobError::TooLarge(_))));
-        let broken = stream::iter([
+        let mut broken = stream::iter([
             Ok(Chunk::from_static(b"hel")),
             Err(std::io::Error::from(ErrorKind::ConnectionReset)),
         ]);
         assert!(matches!(
-            blobs.receive(blob, Bytes(100), broken).await,
+            blobs.receive(blob, Bytes(100), &mut broken).await,
             Err(BlobError::CutOff)
         ));
         assert_eq!(files_under(folder.path()), 0);
@@ -283,8 +291,8 @@ mod tests {
     async fn an_upload_that_is_dropped_half_way_leaves_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let blobs = BlobFolder::open(folder.path(), Bytes(0)).expect("opens");
-        let never_ends = chunks(&[b"hel"]).chain(stream::pending());
-        let mut upload = Box::pin(blobs.receive(BlobId::of(b"hello"), Bytes(100), never_ends));
+        let mut never_ends = chunks(&[b"hel"]).chain(stream::pending());
+        let mut upload = Box::pin(blobs.receive(BlobId::of(b"hello"), Bytes(100), &mut never_ends));
         let pending = std::future::poll_fn(|context| Poll::Ready(upload.as_mut().poll(context).is_pending()));
         assert!(pending.await);
         assert_eq!(files_under(folder.path()), 1, "it has begun");
@@ -297,7 +305,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let blobs = BlobFolder::open(folder.path(), Bytes(u64::MAX)).expect("opens");
         let error = blobs
-            .receive(BlobId::of(b"hello"), Bytes(100), chunks(&[b"hello"]))
+            .receive(BlobId::of(b"hello"), Bytes(100), &mut chunks(&[b"hello"]))
             .await
             .expect_err("no room");
         assert!(error.to_string().contains("disk is full"), "{error}");

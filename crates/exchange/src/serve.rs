@@ -7,7 +7,7 @@ use crate::floor_loop::FloorLoop;
 use crate::keys;
 use crate::logs::LogFolder;
 use crate::rest::{Exchange, router};
-use crate::session::socket::{Host, Pace};
+use crate::session::socket::{CLOSING, Host, Pace};
 use crate::store::{Store, StoreError, StoreThread, blob_owners, records, submissions};
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
@@ -181,7 +181,8 @@ impl Running {
         // Where the loop is gone already, its end below says why.
         let _ = self.exchange.door.send(Arrival::Stop).await;
         let ended = self.floor.await.map_err(anyhow::Error::from).and_then(|ended| ended);
-        drop(self.exchange);
+        let _ = tokio::time::timeout(CLOSING, self.exchange.sockets_closed()).await;
+        self.exchange.store.close().await;
         tokio::task::spawn_blocking(move || self.store.join()).await?;
         ended
     }

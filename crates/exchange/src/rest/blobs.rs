@@ -1,23 +1,28 @@
 //! Blobs over HTTP: tenants put and get their own; a node gets exactly what its lease needs. The address alone opens
 //! nothing.
 
+use crate::blobs::Received;
 use crate::rest::problem::Refused;
 use crate::rest::{Exchange, Shared, Tenant, TenantOrHolder, in_path};
 use crate::store::blob_owners::{self, BlobOwner};
 use axum::Json;
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::TenantId;
 use sela_protocol::tenant::Stored;
 use sela_protocol::units::Bytes;
+use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
+/// How much is read on, and for how long, after a refusal.
+const DRAINED: usize = 64 << 20;
+const DRAINING: Duration = Duration::from_secs(5);
 /// How much of a blob is read at once.
 const CHUNK: usize = 256 << 10;
 
@@ -30,11 +35,7 @@ pub(super) async fn put(
     body: Body,
 ) -> Result<(StatusCode, Json<Stored>), Refused> {
     let blob: BlobId = in_path(&address)?;
-    refuse_announced(&headers, exchange.blob_limit)?;
-    let received = exchange
-        .blobs
-        .receive(blob, exchange.blob_limit, body.into_data_stream())
-        .await?;
+    let received = receive(&exchange, blob, exchange.blob_limit, &headers, body).await?;
     let size = received.size();
     let settling = exchange.settling.read().await;
     exchange.blobs.put_in_place(received).await?;
@@ -77,8 +78,45 @@ pub(super) async fn owned(exchange: &Exchange, tenant: TenantId, blob: BlobId) -
     Ok(owned.await?)
 }
 
-/// Refuses by the announced size, before anything is received.
-pub(super) fn refuse_announced(headers: &HeaderMap, limit: Bytes) -> Result<(), Refused> {
+/// Receives a blob; by its announced size it is refused before anything is kept.
+pub(super) async fn receive(
+    exchange: &Exchange,
+    blob: BlobId,
+    limit: Bytes,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Received, Refused> {
+    let mut body = body.into_data_stream();
+    let received = match refuse_announced(headers, limit) {
+        Ok(()) => exchange
+            .blobs
+            .receive(blob, limit, &mut body)
+            .await
+            .map_err(Refused::from),
+        Err(refused) => Err(refused),
+    };
+    if received.is_err() {
+        drain(body).await;
+    }
+    received
+}
+
+/// Reads on for a while after a refusal: a connection that is closed with unread bytes is torn down, and the sender, who
+/// is still sending, would never see why.
+async fn drain(mut body: BodyDataStream) {
+    let read_on = async {
+        let mut read = 0;
+        while let Some(Ok(chunk)) = body.next().await {
+            read += chunk.len();
+            if read > DRAINED {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DRAINING, read_on).await;
+}
+
+fn refuse_announced(headers: &HeaderMap, limit: Bytes) -> Result<(), Refused> {
     let announced: Option<u64> = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok())

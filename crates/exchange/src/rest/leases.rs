@@ -2,7 +2,7 @@
 
 use crate::door::Along;
 use crate::logs::{LOG_REPLY_LIMIT, LogStream};
-use crate::rest::blobs::{refuse_announced, remove_if_unowned};
+use crate::rest::blobs::{receive, remove_if_unowned};
 use crate::rest::problem::Refused;
 use crate::rest::{Holder, Shared, in_path, limited_body, query};
 use crate::store::blob_owners::BlobOwner;
@@ -36,8 +36,7 @@ pub(super) async fn put_blob(
     let limit = spec
         .map(|spec| archive_limit(spec.output_limit))
         .ok_or_else(|| Refused::internal(&"a lease without a job"))?;
-    refuse_announced(&headers, limit)?;
-    let received = exchange.blobs.receive(blob, limit, body.into_data_stream()).await?;
+    let received = receive(&exchange, blob, limit, &headers, body).await?;
     let size = received.size();
     let settling = exchange.settling.read().await;
     exchange.blobs.put_in_place(received).await?;

@@ -35,7 +35,7 @@ use tokio::sync::{RwLock, Semaphore, watch};
 /// Most that a written body (a job spec, a deposit) may be.
 const WRITTEN_LIMIT: usize = 1 << 20;
 /// How many nodes' sockets may be open, those that have not said Hello included.
-const SOCKETS: usize = 4_096;
+const SOCKETS: u32 = 4_096;
 
 /// What all requests share.
 pub(crate) struct Exchange {
@@ -62,6 +62,12 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
+    /// Waits until no node's socket is open any more.
+    pub(crate) async fn sockets_closed(&self) {
+        // An error would mean that the semaphore is closed, which nobody does.
+        let _ = self.sockets.acquire_many(SOCKETS).await;
+    }
+
     /// From its parts.
     #[expect(clippy::too_many_arguments, reason = "called at one place, where each part is named")]
     pub(crate) fn new(
@@ -85,7 +91,7 @@ impl Exchange {
             stopping,
             settling: RwLock::new(()),
             connections: AtomicU64::new(0),
-            sockets: Arc::new(Semaphore::new(SOCKETS)),
+            sockets: Arc::new(Semaphore::new(SOCKETS as usize)),
         }
     }
 }
@@ -123,7 +129,7 @@ pub(crate) fn router(exchange: Arc<Exchange>) -> Router {
 async fn no_such_path() -> Refused {
     Refused::not_found(
         "unknown_path",
-        "there is nothing at this path: docs/protocol.md lists what there is",
+        "there is nothing at this path: check it for a typing mistake, and that the exchange is of the version you expect",
     )
 }
 
@@ -131,7 +137,7 @@ async fn no_such_method() -> Refused {
     Refused::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",
-        "this path does not take this method: docs/protocol.md lists what it takes",
+        "this path does not take this method; the Allow header names those that it takes",
     )
 }
 

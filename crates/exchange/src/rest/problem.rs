@@ -5,7 +5,7 @@ use crate::blobs::BlobError;
 use crate::door::{AskError, Stopping};
 use crate::logs::LogError;
 use crate::store::StoreError;
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sela_market::effect::RefusalKind;
@@ -78,6 +78,13 @@ impl IntoResponse for Refused {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if matches!(
+            self.status,
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::INSUFFICIENT_STORAGE
+        ) {
+            // The rest of the body may still be under way: this connection serves nothing more.
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));

@@ -24,7 +24,7 @@ const PROTOCOL_FROM: u32 = 1;
 /// refused with a reason and not by a broken connection.
 pub(crate) const SOCKET_LIMIT: usize = 4 << 20;
 /// How long a peer may take to answer a Close.
-const CLOSING: Duration = Duration::from_secs(2);
+pub(crate) const CLOSING: Duration = Duration::from_secs(2);
 
 /// How quickly things are expected of a node.
 #[derive(Debug, Clone, Copy)]
@@ -265,7 +265,8 @@ impl Conversation<'_> {
                 message = self.stream.next(), if admitted => {
                     heard_at = now();
                     match self.take(message, &mut allowance, heard_at).await {
-                        Ok(()) => {}
+                        // Where taking it took long, the peer's pongs wait unread.
+                        Ok(()) => heard_at = now(),
                         Err(end) => return end,
                     }
                 }

@@ -18,13 +18,18 @@ const QUEUE: usize = 256;
 
 type Work = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// The way to the thread that owns the file. The thread ends when the last of these is dropped.
-#[derive(Clone)]
-pub(crate) struct Store {
-    work: mpsc::Sender<Work>,
+enum Order {
+    Do(Work),
+    Close,
 }
 
-/// The thread, to be waited for after the last [`Store`] is dropped, so that the file is closed properly.
+/// The way to the thread that owns the file.
+#[derive(Clone)]
+pub(crate) struct Store {
+    orders: mpsc::Sender<Order>,
+}
+
+/// The thread, to be waited for after [`Store::close`], so that the file is closed properly.
 #[must_use]
 pub(crate) struct StoreThread(std::thread::JoinHandle<()>);
 
@@ -97,16 +102,16 @@ impl Store {
     pub(crate) fn open(data: &Path, lab: bool) -> Result<(Self, StoreThread), StoreError> {
         let mut connection = connect(data)?;
         remember_kind(&mut connection, lab)?;
-        let (work, mut queue) = mpsc::channel::<Work>(QUEUE);
+        let (orders, mut queue) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("store".into())
             .spawn(move || {
-                while let Some(work) = queue.blocking_recv() {
+                while let Some(Order::Do(work)) = queue.blocking_recv() {
                     work(&mut connection);
                 }
             })
             .map_err(|error| StoreError::Refused(format!("no thread could be started for it: {error}")))?;
-        Ok((Self { work }, StoreThread(thread)))
+        Ok((Self { orders }, StoreThread(thread)))
     }
 
     /// Has the thread do something with the connection. If the caller stops waiting, it is done all the same.
@@ -122,8 +127,15 @@ impl Store {
             // Nobody waits any more: that is fine, the work is done.
             let _ = done.send(work(connection));
         });
-        self.work.send(work).await.map_err(|_| StoreError::Closed)?;
+        let order = Order::Do(work);
+        self.orders.send(order).await.map_err(|_| StoreError::Closed)?;
         outcome.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Has the thread do what waits, close the file and end. Later work is [`StoreError::Closed`].
+    pub(crate) async fn close(&self) {
+        // An error means that it has ended already.
+        let _ = self.orders.send(Order::Close).await;
     }
 }
 
@@ -177,8 +189,10 @@ mod tests {
         for lab in [true, false] {
             let folder = tempfile::tempdir().expect("a folder");
             let (store, thread) = Store::open(folder.path(), lab).expect("opens");
-            drop(store);
+            store.close().await;
             thread.join();
+            let closed = store.run(|_| Ok(())).await;
+            assert!(matches!(closed, Err(StoreError::Closed)));
             let Err(error) = Store::open(folder.path(), !lab) else {
                 panic!("a folder of the other kind was opened");
             };

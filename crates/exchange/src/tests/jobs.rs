@@ -224,3 +224,28 @@ async fn streams_end_when_the_exchange_stops() {
     while events.chunk().await.expect("ends cleanly").is_some() {}
     assert_eq!(tail.await.expect("answered").body, b"");
 }
+
+#[tokio::test]
+async fn many_at_once_share_commits_and_each_counts_once() {
+    let lab = Lab::start().await;
+    let (tenant, created) = lab.operator.new_tenant(1).await;
+    let path = format!("/v1/admin/tenants/{}/deposits", created.tenant);
+    let mut asked = tokio::task::JoinSet::new();
+    for number in 0..60 {
+        let (operator, path) = (lab.operator.clone(), path.clone());
+        asked.spawn(async move {
+            let deposit = Deposit {
+                amount: Micros::from_units(1),
+                // Each key comes twice.
+                idempotency_key: format!("deposit {}", number / 2),
+            };
+            operator.post(&path, &deposit).await.status
+        });
+    }
+    while let Some(status) = asked.join_next().await {
+        assert!(status.expect("answered").is_success());
+    }
+    let account: TenantAccount = tenant.get("/v1/account").await.json();
+    assert_eq!(account.available, Micros::from_units(31));
+    assert_eq!(lab.ledger().await.transfers, 31);
+}
