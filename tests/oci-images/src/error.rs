@@ -21,6 +21,14 @@ pub enum Error {
         /// The paths that were tried.
         looked: String,
     },
+    /// What a program needs beside itself could not be found.
+    #[error("the libraries of {}: {what}", program.display())]
+    Libraries {
+        /// The program.
+        program: PathBuf,
+        /// What went wrong and what to do.
+        what: String,
+    },
 }
 
 impl Error {

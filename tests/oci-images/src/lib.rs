@@ -12,10 +12,12 @@ mod error;
 pub mod hostile;
 mod image;
 mod layer;
+mod libraries;
 mod write;
 
 pub use busybox::{busybox_layer, busybox_path, busybox_script};
 pub use error::Error;
 pub use image::{Fault, Image, native_architecture};
 pub use layer::{Compression, Content, Entry, EntryKind, Layer};
+pub use libraries::libraries_of;
 pub use write::{ImageOnDisk, write};
