@@ -352,10 +352,9 @@ impl Node {
 
     /// Says what it has: one simulated card, offered.
     pub(crate) async fn offer(&mut self, floor: &str) {
-        let gpu = GpuUuid("GPU-simulated-1".to_owned());
         self.say(NodeMessage::Capability {
             cards: vec![CardDescription {
-                uuid: gpu.clone(),
+                uuid: GpuUuid("GPU-simulated-1".to_owned()),
                 name: "SIMULATED RTX 3090".to_owned(),
                 index: 0,
                 simulated: true,
@@ -369,10 +368,15 @@ impl Node {
             agent_version: "0.1.0".to_owned(),
         })
         .await;
+        self.say_offer(floor, true).await;
+    }
+
+    /// Offers its card, or takes the offer back.
+    pub(crate) async fn say_offer(&mut self, floor: &str, available: bool) {
         self.say(NodeMessage::Offer(Offer {
-            gpu,
+            gpu: GpuUuid("GPU-simulated-1".to_owned()),
             floor: floor.parse::<HourlyPrice>().expect("a price"),
-            available: true,
+            available,
         }))
         .await;
     }

@@ -245,6 +245,8 @@ async fn a_reclaimed_job_goes_on_from_its_checkpoint_and_its_logs_read_as_one() 
             thawed_ms: Millis(5_000),
         })
         .await;
+    // The owner is back: the card is not offered for a while.
+    scene.node.say_offer("0.100000", false).await;
     scene.node.meter(&first, 6_000, Some(EndCause::OwnerInput)).await;
     scene.node.result(&first, EndCause::OwnerInput, None).await;
     let closed = scene.node.receipt().await;
@@ -254,7 +256,7 @@ async fn a_reclaimed_job_goes_on_from_its_checkpoint_and_its_logs_read_as_one() 
         "no least billed time where the owner ends it"
     );
 
-    // The same node's card is left alone for a while; another node takes it.
+    // Another node takes it.
     let mut other = Node::join(scene.lab.address(), &scene.lab.operator, 2).await;
     other.offer("0.100000").await;
     let second = other.award().await;
