@@ -5,6 +5,10 @@
 #![cfg(target_os = "linux")]
 
 pub mod card;
+pub mod cgroup;
+mod error;
 pub mod ids;
 pub mod image;
 pub mod keeper;
+mod native;
+pub mod sweep;

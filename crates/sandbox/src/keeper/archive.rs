@@ -90,9 +90,8 @@ fn list(folder: BorrowedFd<'_>) -> Result<(Vec<Entry>, u32), String> {
     while let Some(path) = waiting.pop() {
         let mut names = match names_in(folder, &path) {
             Ok(names) => names,
-            // Gone, or replaced by something else, since it was listed.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
-            Err(error) => return Err(format!("could not read {}: {error}", path.display())),
+            Err(error) if is_change(error) => continue,
+            Err(error) => return Err(unreadable(&path, error)),
         };
         names.sort();
         let mut folders = Vec::new();
@@ -135,6 +134,15 @@ fn list(folder: BorrowedFd<'_>) -> Result<(Vec<Entry>, u32), String> {
     Ok((entries, skipped))
 }
 
+/// Gone, or replaced by something else, since it was listed.
+fn is_change(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
+}
+
+fn unreadable(path: &Path, error: Errno) -> String {
+    format!("could not read {}: {error}", path.display())
+}
+
 fn names_in(folder: BorrowedFd<'_>, path: &Path) -> Result<Vec<PathBuf>, Errno> {
     let open = open_beneath(folder, path, OFlags::DIRECTORY)?;
     let mut names = Vec::new();
@@ -166,11 +174,7 @@ fn open_beneath(folder: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<Ow
 }
 
 fn stat_beneath(folder: BorrowedFd<'_>, path: &Path) -> Result<Stat, Errno> {
-    let parent = open_beneath(
-        folder,
-        path.parent().unwrap_or(Path::new("")),
-        OFlags::DIRECTORY | OFlags::PATH,
-    )?;
+    let parent = open_beneath(folder, path.parent().unwrap_or(Path::new("")), OFlags::DIRECTORY)?;
     let name = path.file_name().ok_or(Errno::INVAL)?;
     rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)
 }
@@ -345,10 +349,11 @@ mod tests {
             0,
         )
         .unwrap();
-        let Answer::Archived { files, skipped, .. } = fixture.archive(100, None) else {
-            panic!()
+        let answer = fixture.archive(100, None);
+        let Answer::Archived { files, skipped, .. } = &answer else {
+            panic!("{answer:?}")
         };
-        assert_eq!((files, skipped), (1, 4));
+        assert_eq!((*files, *skipped), (1, 4));
         assert_eq!(fixture.names(), ["real"]);
     }
 
@@ -359,8 +364,9 @@ mod tests {
             .unwrap()
             .set_len(1 << 40)
             .unwrap();
-        let Answer::Refused { why } = fixture.archive(1 << 20, None) else {
-            panic!()
+        let answer = fixture.archive(1 << 20, None);
+        let Answer::Refused { why } = &answer else {
+            panic!("{answer:?}")
         };
         assert!(why.contains("output_limit"), "{why}");
         assert_eq!(fs::metadata(&fixture.target).unwrap().len(), 0);
@@ -374,10 +380,11 @@ mod tests {
             deep.push("d");
             fs::create_dir(&deep).unwrap();
         }
-        let Answer::Archived { files, skipped, .. } = fixture.archive(100, None) else {
-            panic!()
+        let answer = fixture.archive(100, None);
+        let Answer::Archived { files, skipped, .. } = &answer else {
+            panic!("{answer:?}")
         };
-        assert_eq!((files, skipped), (0, 1));
+        assert_eq!((*files, *skipped), (0, 1));
     }
 
     #[test]
@@ -385,14 +392,15 @@ mod tests {
         let fixture = fixture();
         assert_eq!(fixture.archive(100, None), Answer::Nothing);
         fs::write(fixture.folder.join("model"), "one").unwrap();
-        let Answer::Archived { state, .. } = fixture.archive(100, None) else {
-            panic!()
+        let answer = fixture.archive(100, None);
+        let Answer::Archived { state, .. } = &answer else {
+            panic!("{answer:?}")
         };
-        assert_eq!(fixture.archive(100, Some(state)), Answer::Nothing);
+        assert_eq!(fixture.archive(100, Some(*state)), Answer::Nothing);
         fs::write(fixture.folder.join("model.part"), "two").unwrap();
         fs::rename(fixture.folder.join("model.part"), fixture.folder.join("model")).unwrap();
         assert!(matches!(
-            fixture.archive(100, Some(state)),
+            fixture.archive(100, Some(*state)),
             Answer::Archived { files: 1, .. }
         ));
     }

@@ -92,7 +92,11 @@ fn stack_layers(plan: &JobPlan, root: &Path) -> Result<(), Fault> {
         .iter()
         .map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd()))
         .collect();
-    let options = options(format!("lowerdir={}", names.join(":")))?;
+    // No layer may send us elsewhere by an attribute of its own.
+    let options = options(format!(
+        "redirect_dir=nofollow,metacopy=off,lowerdir={}",
+        names.join(":")
+    ))?;
     rustix::mount::mount(
         "sela-image",
         root,

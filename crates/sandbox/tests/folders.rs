@@ -1,0 +1,207 @@
+//! What goes into a job and comes out of it: `/out`, `/checkpoint`, and the archives of them.
+
+mod support;
+
+use sela_protocol::blob::BlobId;
+use sela_protocol::lease::EndCause;
+use sela_protocol::units::{Bytes, Millis};
+use sela_sandbox::keeper::wire::{Archive, Collected, FaultCode, Order, Report};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use support::{Stage, Watched, assert_nothing_left, is_root, run};
+
+/// What is in an archive, its hash and size checked.
+fn contents(archive: &Archive) -> BTreeMap<String, String> {
+    let bytes = fs::read(&archive.path).unwrap();
+    assert_eq!((archive.size.0, archive.blob), (bytes.len() as u64, BlobId::of(&bytes)));
+    let status = fs::metadata(&archive.path).unwrap();
+    assert_eq!((status.uid(), status.mode() & 0o777), (0, 0o600));
+    let mut contents = BTreeMap::new();
+    for entry in tar::Archive::new(bytes.as_slice()).entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        contents.insert(entry.path().unwrap().display().to_string(), text);
+    }
+    contents
+}
+
+fn archived(collected: &Collected) -> &Archive {
+    match collected {
+        Collected::Archived { archive } => archive,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn results_leave_through_out_whatever_user_wrote_them() {
+    if !is_root("results_leave_through_out_whatever_user_wrote_them") {
+        return;
+    }
+    let stage = Stage::new();
+    let mut plan = stage.script(
+        "umask 077; mkdir /out/a; echo answer > /out/a/answers.txt; echo {} > /out/report.json; \
+         ln -s /etc/passwd /out/link; mkfifo /out/pipe; ln -s / /out/root; chmod 000 /out/report.json; exit 4",
+    );
+    plan.program.user = 1234;
+    plan.program.group = 1234;
+    let outcome = run(&plan).await;
+    outcome.exited(4);
+    let (_, outputs, checkpoint) = outcome.ended();
+    let archive = archived(outputs);
+    assert_eq!((archive.files, archive.skipped), (2, 3));
+    let contents = contents(archive);
+    assert_eq!(
+        contents.keys().collect::<Vec<_>>(),
+        ["a", "a/answers.txt", "report.json"]
+    );
+    assert_eq!(contents["a/answers.txt"], "answer\n");
+    assert_eq!(checkpoint, &Collected::Nothing);
+    assert_nothing_left(&plan);
+}
+
+#[tokio::test]
+async fn a_huge_sparse_result_is_refused_and_nothing_of_it_kept() {
+    if !is_root("a_huge_sparse_result_is_refused_and_nothing_of_it_kept") {
+        return;
+    }
+    let stage = Stage::new();
+    let plan = stage.script("truncate -s 100M /out/sparse; echo small > /out/small");
+    let outcome = run(&plan).await;
+    outcome.exited(0);
+    let Collected::Refused { why } = outcome.ended().1 else {
+        panic!("{:?}", outcome.ended())
+    };
+    assert!(why.contains("output_limit"), "{why}");
+    assert_eq!(fs::read_dir(&plan.scratch).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_checkpoint_goes_round_by_way_of_another_run() {
+    if !is_root("a_checkpoint_goes_round_by_way_of_another_run") {
+        return;
+    }
+    let stage = Stage::new();
+    let script = "mkdir -p /checkpoint/state; cat /checkpoint/state/step 2>/dev/null; \
+                  echo step 2 > /checkpoint/state/part; mv /checkpoint/state/part /checkpoint/state/step; id -u; \
+                  stat -c %u /checkpoint/state/step";
+    let mut plan = stage.script(script);
+    plan.program.user = 77;
+    let first = run(&plan).await;
+    assert_eq!(first.out, "77\n77\n");
+    let archive = archived(first.ended().2).clone();
+    assert_eq!(contents(&archive)["state/step"], "step 2\n");
+
+    let kept = stage.path().join("kept.tar");
+    fs::rename(&archive.path, &kept).unwrap();
+    let mut again = stage.script(script);
+    again.program.user = 77;
+    again.resume_from = Some(kept);
+    let second = run(&again).await;
+    assert_eq!(second.out, "step 2\n77\n77\n", "{}", second.err);
+    assert_nothing_left(&again);
+}
+
+#[tokio::test]
+async fn a_changed_checkpoint_is_taken_while_the_job_runs() {
+    if !is_root("a_changed_checkpoint_is_taken_while_the_job_runs") {
+        return;
+    }
+    let stage = Stage::new();
+    let mut plan = stage.script("echo one > /checkpoint/step; sleep 60");
+    plan.checkpoint_every_ms = Some(Millis(200));
+    let mut job = Watched::start(&plan).await;
+    job.until_started().await;
+    let is_checkpoint = |report: &Report| matches!(report, Report::CheckpointReady { .. });
+    let Report::CheckpointReady { archive } = job.until(is_checkpoint).await else {
+        panic!()
+    };
+    assert_eq!(contents(&archive)["step"], "one\n");
+    // Unchanged since: no second one is taken, now or at the end.
+    job.until(|report| matches!(report, Report::Usage { .. })).await;
+    job.until(|report| matches!(report, Report::Usage { .. })).await;
+    job.order(Order::End {
+        cause: EndCause::OwnerInput,
+    })
+    .await;
+    let outcome = job.finish().await;
+    assert_eq!(outcome.seen.iter().filter(|report| is_checkpoint(report)).count(), 1);
+    assert_eq!(outcome.ended().2, &Collected::Nothing);
+    assert_nothing_left(&plan);
+}
+
+#[tokio::test]
+async fn checkpoints_that_nobody_takes_do_not_fill_the_disk() {
+    if !is_root("checkpoints_that_nobody_takes_do_not_fill_the_disk") {
+        return;
+    }
+    let stage = Stage::new();
+    let mut plan = stage.script("while true; do date > /checkpoint/part; cat /proc/uptime >> /checkpoint/part; mv /checkpoint/part /checkpoint/step; sleep 0.05; done");
+    plan.checkpoint_every_ms = Some(Millis(100));
+    plan.limits.wall_ms = Millis(2_500);
+    let outcome = run(&plan).await;
+    let taken = outcome
+        .seen
+        .iter()
+        .filter(|report| matches!(report, Report::CheckpointReady { .. }))
+        .count();
+    assert_eq!(taken, 2);
+    assert!(
+        matches!(outcome.ended().2, Collected::Archived { .. }),
+        "the last one always is"
+    );
+}
+
+#[tokio::test]
+async fn a_hostile_checkpoint_stops_the_start_and_leaves_nothing() {
+    if !is_root("a_hostile_checkpoint_stops_the_start_and_leaves_nothing") {
+        return;
+    }
+    let stage = Stage::new();
+    let hostile = stage.path().join("hostile.tar");
+    let mut builder = tar::Builder::new(File::create(&hostile).unwrap());
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    builder.append_link(&mut header, "state", "/etc").unwrap();
+    builder.finish().unwrap();
+    let cut = stage.path().join("cut.tar");
+    fs::write(&cut, vec![b'x'; 700]).unwrap();
+    for archive in [hostile, cut, stage.path().join("missing.tar")] {
+        let mut plan = stage.script("echo ran");
+        plan.resume_from = Some(archive);
+        let outcome = run(&plan).await;
+        assert_eq!(outcome.fault().code, FaultCode::BadCheckpoint, "{:?}", outcome.fault());
+        assert!(matches!(outcome.fault().end_cause(), EndCause::JobFault { .. }));
+        assert_nothing_left(&plan);
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_does_not_fit_into_memory_says_so() {
+    if !is_root("a_checkpoint_that_does_not_fit_into_memory_says_so") {
+        return;
+    }
+    let stage = Stage::new();
+    let large = stage.path().join("large.tar");
+    let mut builder = tar::Builder::new(File::create(&large).unwrap());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(30 << 20);
+    header.set_mode(0o644);
+    builder
+        .append_data(&mut header, "state", std::io::repeat(7).take(30 << 20))
+        .unwrap();
+    builder.finish().unwrap();
+    let mut plan = stage.script("echo ran");
+    plan.resume_from = Some(large);
+    plan.limits.memory = Bytes::from_mib(24);
+    let outcome = run(&plan).await;
+    let message = &outcome.fault().message;
+    assert!(
+        message.contains("memory limit") || message.contains("No space left"),
+        "{message}"
+    );
+    assert_nothing_left(&plan);
+}

@@ -1,0 +1,399 @@
+//! What the tests of jobs share: a small image as a folder, a plan for it, and an agent's part played by hand.
+
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+
+use sela_protocol::id::IdSource;
+use sela_protocol::lease::EndCause;
+use sela_protocol::units::{Bytes, Millis, UtcMs};
+use sela_sandbox::ids::{IdRange, ROOTFUL_RANGE};
+use sela_sandbox::keeper::handle::{Orders, Reports, spawn};
+use sela_sandbox::keeper::wire::{
+    CgroupLayout, CgroupPlace, Collected, Fault, JobPlan, Limits, LogStream, Order, Program, Report, Stop,
+};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(crate) const IDS: IdRange = ROOTFUL_RANGE;
+
+/// Says by name that a test needs root, where there is none.
+pub(crate) fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("{test}: skipped: needs root");
+    }
+    root
+}
+
+/// The layout of this machine.
+pub(crate) fn layout() -> CgroupLayout {
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        CgroupLayout::V2
+    } else {
+        CgroupLayout::LabCgroupV1
+    }
+}
+
+/// A test's own folders; gone with it.
+pub(crate) struct Stage {
+    whole: tempfile::TempDir,
+    pub(crate) layer: PathBuf,
+    pub(crate) scratch: PathBuf,
+    pub(crate) account: PathBuf,
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        let whole = tempfile::Builder::new().prefix("sela-job-").tempdir().unwrap();
+        let layer = whole.path().join("layer");
+        make_image(&layer);
+        let scratch = whole.path().join("scratch");
+        fs::create_dir(&scratch).unwrap();
+        fs::set_permissions(&scratch, fs::Permissions::from_mode(0o700)).unwrap();
+        Self {
+            layer,
+            scratch,
+            account: whole.path().join("account.json"),
+            whole,
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.whole.path()
+    }
+
+    /// A job that runs a shell script.
+    pub(crate) fn script(&self, script: &str) -> JobPlan {
+        self.plan(&["/bin/sh", "-c", script])
+    }
+
+    pub(crate) fn plan(&self, arguments: &[&str]) -> JobPlan {
+        let mut seed = [0; 32];
+        fs::File::open("/dev/urandom")
+            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut seed))
+            .unwrap();
+        let mut ids = IdSource::new(UtcMs(1_764_547_200_000), seed);
+        JobPlan {
+            lease: ids.draw(),
+            job: ids.draw(),
+            layers: vec![self.layer.clone()],
+            program: Program {
+                arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+                environment: vec![("PATH".to_owned(), "/bin".to_owned())],
+                folder: PathBuf::from("/"),
+                user: 0,
+                group: 0,
+            },
+            ids: IDS,
+            cgroups: place(),
+            limits: Limits {
+                memory: Bytes::from_mib(128),
+                pids: 64,
+                open_files: 1024,
+                shm_size: Bytes::from_mib(16),
+                log: Bytes::from_mib(1),
+                wall_ms: Millis::from_secs(120),
+                output: Bytes::from_mib(32),
+            },
+            inputs: None,
+            resume_from: None,
+            checkpoint_every_ms: None,
+            card: None,
+            scratch: self.scratch.clone(),
+            account: self.account.clone(),
+        }
+    }
+}
+
+pub(crate) fn place() -> CgroupPlace {
+    CgroupPlace {
+        layout: layout(),
+        root: PathBuf::from("/sys/fs/cgroup"),
+        agent: format!("test-{}", std::process::id()),
+    }
+}
+
+/// busybox with its applets, and the program `inside` with what it links.
+fn make_image(layer: &Path) {
+    let busybox = Path::new("/bin/busybox");
+    assert!(
+        busybox.exists(),
+        "the tests of jobs need busybox: apt-get install busybox-static"
+    );
+    for folder in ["bin", "etc", "root", "usr/lib"] {
+        fs::create_dir_all(layer.join(folder)).unwrap();
+    }
+    fs::copy(busybox, layer.join("bin/busybox")).unwrap();
+    let applets = std::process::Command::new(busybox)
+        .arg("--list")
+        .output()
+        .unwrap()
+        .stdout;
+    for applet in String::from_utf8(applets)
+        .unwrap()
+        .lines()
+        .filter(|applet| *applet != "busybox")
+    {
+        symlink("busybox", layer.join("bin").join(applet)).unwrap();
+    }
+    fs::write(layer.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
+    let inside = example("inside");
+    fs::copy(&inside, layer.join("bin/inside")).unwrap();
+    for library in libraries(&inside) {
+        let target = layer.join(library.strip_prefix("/").unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(&library, target).unwrap();
+    }
+    give(layer);
+}
+
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let listed = std::process::Command::new("ldd").arg(program).output().unwrap().stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    listed
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// A program that was built beside the tests.
+pub(crate) fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(
+        path.exists(),
+        "{} is not built: run the tests of the whole package",
+        path.display()
+    );
+    path
+}
+
+/// Owned by the job's ids, as the image cache leaves layers.
+pub(crate) fn give(path: &Path) {
+    std::os::unix::fs::lchown(path, Some(IDS.first), Some(IDS.first)).unwrap();
+    if path.is_dir() && !path.is_symlink() {
+        for entry in fs::read_dir(path).unwrap() {
+            give(&entry.unwrap().path());
+        }
+    }
+}
+
+/// For what is not part of the image.
+pub(crate) fn give_to(path: &Path, inside: u32) {
+    chown(path, Some(IDS.first + inside), Some(IDS.first + inside)).unwrap();
+}
+
+/// A job with an agent that grants every second and notes every report.
+pub(crate) struct Watched {
+    orders: Option<Orders>,
+    reports: Reports,
+    pub(crate) keeper: u32,
+    pub(crate) seen: Vec<Report>,
+    /// Whether grants are given.
+    pub(crate) lives: bool,
+}
+
+impl Watched {
+    pub(crate) async fn start(plan: &JobPlan) -> Self {
+        let (mut orders, reports) = spawn(&example("keeper")).unwrap();
+        orders
+            .send(&Order::Start {
+                plan: Box::new(plan.clone()),
+            })
+            .await
+            .unwrap();
+        let keeper = reports.keeper_pid().unwrap();
+        Self {
+            orders: Some(orders),
+            reports,
+            keeper,
+            seen: Vec::new(),
+            lives: true,
+        }
+    }
+
+    pub(crate) async fn order(&mut self, order: Order) {
+        self.orders.as_mut().unwrap().send(&order).await.unwrap();
+    }
+
+    /// As an agent that is killed does.
+    pub(crate) fn hang_up(&mut self) {
+        self.orders = None;
+    }
+
+    /// The next report; `None` at the keeper's end.
+    pub(crate) async fn next(&mut self) -> Option<Report> {
+        loop {
+            tokio::select! {
+                report = self.reports.next() => {
+                    let report = report.unwrap()?;
+                    self.seen.push(report.clone());
+                    return Some(report);
+                }
+                () = tokio::time::sleep(Duration::from_secs(1)) => {
+                    if let (Some(orders), true) = (self.orders.as_mut(), self.lives) {
+                        // A keeper that ended meanwhile is noticed by its end of file.
+                        drop(orders.send(&Order::Grant).await);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for a report of a kind.
+    pub(crate) async fn until(&mut self, mut found: impl FnMut(&Report) -> bool) -> Report {
+        let mut granted = tokio::time::Instant::now();
+        loop {
+            if self.lives && granted.elapsed() > Duration::from_secs(1) {
+                granted = tokio::time::Instant::now();
+                if let Some(orders) = self.orders.as_mut() {
+                    drop(orders.send(&Order::Grant).await);
+                }
+            }
+            match self.next().await {
+                Some(report) if found(&report) => return report,
+                Some(_) => {}
+                None => panic!("the keeper ended; seen: {:#?}", self.seen),
+            }
+        }
+    }
+
+    pub(crate) async fn until_started(&mut self) -> u32 {
+        match self
+            .until(|report| matches!(report, Report::Started { .. } | Report::Failed { .. }))
+            .await
+        {
+            Report::Started { init_pid, .. } => init_pid,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until the output holds a text.
+    pub(crate) async fn until_says(&mut self, text: &str) {
+        while !self.output(LogStream::Out).contains(text) {
+            assert!(self.next().await.is_some(), "the keeper ended; seen: {:#?}", self.seen);
+        }
+    }
+
+    /// Everything to the end.
+    pub(crate) async fn finish(mut self) -> Outcome {
+        let mut granted = tokio::time::Instant::now();
+        while self.next().await.is_some() {
+            if self.lives && granted.elapsed() > Duration::from_secs(1) {
+                granted = tokio::time::Instant::now();
+                if let Some(orders) = self.orders.as_mut() {
+                    drop(orders.send(&Order::Grant).await);
+                }
+            }
+        }
+        let (out, err) = (self.output(LogStream::Out), self.output(LogStream::Err));
+        let status = self.reports.wait().await.unwrap();
+        Outcome {
+            out,
+            err,
+            seen: self.seen,
+            clean: status.success(),
+        }
+    }
+
+    pub(crate) fn output(&self, wanted: LogStream) -> String {
+        let mut bytes = Vec::new();
+        for report in &self.seen {
+            if let Report::Log { stream, bytes: part } = report
+                && *stream == wanted
+            {
+                bytes.extend_from_slice(&part.0);
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// How it all went.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) seen: Vec<Report>,
+    pub(crate) clean: bool,
+}
+
+impl Outcome {
+    pub(crate) fn ended(&self) -> (&Stop, &Collected, &Collected) {
+        match self.seen.last() {
+            Some(Report::Ended {
+                stop,
+                outputs,
+                checkpoint,
+            }) => (stop, outputs, checkpoint),
+            other => panic!("did not end but {other:?}; err: {}", self.err),
+        }
+    }
+
+    pub(crate) fn stop(&self) -> &Stop {
+        self.ended().0
+    }
+
+    pub(crate) fn fault(&self) -> &Fault {
+        match self.seen.last() {
+            Some(Report::Failed { fault }) => fault,
+            other => panic!("did not fail but {other:?}; out: {}", self.out),
+        }
+    }
+
+    pub(crate) fn exited(&self, code: i32) {
+        assert_eq!(
+            self.stop().cause,
+            EndCause::Exited { code },
+            "out: {}\nerr: {}",
+            self.out,
+            self.err
+        );
+    }
+}
+
+/// Runs a job to its end.
+pub(crate) async fn run(plan: &JobPlan) -> Outcome {
+    let outcome = Watched::start(plan).await.finish().await;
+    assert!(outcome.clean, "the keeper failed: {outcome:?}");
+    outcome
+}
+
+/// No cgroup, no mount, no furnishing of a lease; a process of it would keep the first.
+pub(crate) fn assert_nothing_left(plan: &JobPlan) {
+    for hierarchy in ["unified", "memory", "pids", "cpu", ""] {
+        let folder = Path::new("/sys/fs/cgroup")
+            .join(hierarchy)
+            .join("sela-jobs")
+            .join(&plan.cgroups.agent);
+        let folder = folder.join(plan.lease.to_string());
+        assert!(!folder.exists(), "{} is left", folder.display());
+    }
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(
+        !mounts.contains(plan.scratch.to_str().unwrap()),
+        "a mount is left:\n{mounts}"
+    );
+    for name in ["root", "top"] {
+        assert!(
+            !plan.scratch.join(name).exists(),
+            "{name} is left in the scratch folder"
+        );
+    }
+}
+
+/// Processes of this machine whose ids are a job's.
+pub(crate) fn processes_of_jobs() -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+        let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let uid = uid.and_then(|ids| ids.split_whitespace().next()?.parse().ok());
+        if uid.is_some_and(|uid: u32| IDS.holds(uid)) {
+            found.push(status.lines().next().unwrap_or_default().to_owned());
+        }
+    }
+    found
+}
