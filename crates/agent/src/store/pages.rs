@@ -76,7 +76,7 @@ impl EarningsBook {
             Some(text) => text.parse().map_err(|_| StoreError::Cursor(text.to_owned()))?,
         };
         let rows = self.rows(
-            "SELECT number, entry,
+            "SELECT leases.number, leases.entry,
                 (SELECT entry FROM notes WHERE notes.lease = leases.lease ORDER BY number DESC LIMIT 1),
                 (SELECT entry FROM closings WHERE closings.lease = leases.lease ORDER BY number DESC LIMIT 1),
                 (SELECT electricity FROM closings WHERE closings.lease = leases.lease ORDER BY number DESC LIMIT 1),
@@ -147,6 +147,7 @@ mod tests {
         let leases: Vec<OpenLease> = (0..250)
             .map(|number| OpenLease {
                 lease: ids.draw(),
+                node: ids.draw(),
                 fencing: FencingToken(1),
                 job: ids.draw(),
                 name: None,

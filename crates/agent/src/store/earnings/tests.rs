@@ -25,6 +25,7 @@ impl Case {
     fn lease(&mut self) -> OpenLease {
         OpenLease {
             lease: self.ids.draw(),
+            node: self.ids.clone().draw(),
             fencing: FencingToken(1),
             job: self.ids.draw(),
             name: Some("batch".into()),
@@ -177,10 +178,11 @@ fn writing_an_entry_again_changes_nothing() {
 fn entries_are_committed_together_or_not_at_all() {
     let mut case = Case::new();
     let (known, unknown) = (case.lease(), case.lease());
+    let node = case.ids.draw();
     let note = case.closing(MeterNote {
         lease: unknown.lease,
         fencing: FencingToken(1),
-        node: case.ids.draw(),
+        node,
         thawed_ms: MINUTE,
         frozen_ms: Millis(0),
         taken_utc_ms: UtcMs(1),

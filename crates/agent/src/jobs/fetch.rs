@@ -1,0 +1,135 @@
+//! Everything that a job needs before it can start: its image in the cache, its inputs and its checkpoint in the lease's
+//! scratch folder. Dropping the future half-way leaves what was fetched in that folder, which its owner removes.
+
+use super::Workshop;
+use crate::market::{Blobs, TransferError};
+use sela_protocol::job::{ImageSource, JobInput};
+use sela_protocol::lease::EndCause;
+use sela_protocol::node::Award;
+use sela_sandbox::image::{ArchiveStream, Blame, ImageError, ImageReference, PreparedImage};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often an image is tried again when the way to it breaks, and after which pause.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// What was fetched.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    /// The image; must live until nothing is mounted from it.
+    pub(super) image: PreparedImage,
+    /// The folder that becomes `/in`.
+    pub(super) inputs: Option<PathBuf>,
+    /// The archive to go on from.
+    pub(super) checkpoint: Option<PathBuf>,
+}
+
+/// Fetches all of it into `folder`, which is made.
+///
+/// # Errors
+/// On whose account the failure goes, with the reason.
+pub(super) async fn fetch(
+    workshop: &Workshop,
+    award: &Award,
+    blobs: &Blobs,
+    folder: &Path,
+) -> Result<Fetched, EndCause> {
+    make_folder(folder, 0o700).await?;
+    let image = image(workshop, &award.spec.image, blobs).await?;
+    let inputs = if award.spec.inputs.is_empty() {
+        None
+    } else {
+        Some(inputs(&award.spec.inputs, blobs, &folder.join("in")).await?)
+    };
+    let checkpoint = match award.checkpoint {
+        None => None,
+        Some(blob) => {
+            let path = folder.join("resume.tar");
+            blobs.fetch(blob, &path).await.map_err(|error| transfer_fault(&error))?;
+            Some(path)
+        }
+    };
+    Ok(Fetched {
+        image,
+        inputs,
+        checkpoint,
+    })
+}
+
+async fn image(workshop: &Workshop, source: &ImageSource, blobs: &Blobs) -> Result<PreparedImage, EndCause> {
+    let reference = ImageReference::try_from(source).map_err(|error| image_fault(&error))?;
+    let mut tries = 0;
+    loop {
+        let archive = async {
+            let (reader, bytes) = blobs.open(reference.digest()).await.map_err(std::io::Error::other)?;
+            Ok(ArchiveStream { reader, bytes })
+        };
+        match workshop.cache.prepare(&reference, archive, |_| ()).await {
+            Ok(image) => return Ok(image),
+            Err(error) if error.blame() == Blame::Network && tries < TRIES => {
+                tracing::info!(%error, "the image is tried again");
+                tries += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => return Err(image_fault(&error)),
+        }
+    }
+}
+
+async fn inputs(inputs: &[JobInput], blobs: &Blobs, folder: &Path) -> Result<PathBuf, EndCause> {
+    make_folder(folder, 0o755).await?;
+    for input in inputs {
+        let path = folder.join(&input.path);
+        // The spec was checked where it was submitted; that an exchange passes on nothing else is not relied on.
+        if !path.starts_with(folder) || input.path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(EndCause::JobFault {
+                message: format!("input path \"{}\" must be a relative path without ..", input.path),
+            });
+        }
+        let mut parents: Vec<&Path> = path.ancestors().skip(1).take_while(|parent| *parent != folder).collect();
+        parents.reverse();
+        for parent in parents {
+            make_folder(parent, 0o755).await?;
+        }
+        blobs.fetch(input.blob, &path).await.map_err(|error| transfer_fault(&error))?;
+        // The job's ids are others than the agent's: it reads as one of "all".
+        set_mode(&path, 0o644).await?;
+    }
+    Ok(folder.to_owned())
+}
+
+async fn make_folder(folder: &Path, mode: u32) -> Result<(), EndCause> {
+    match tokio::fs::create_dir(folder).await {
+        Ok(()) => set_mode(folder, mode).await,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(file_fault(folder, &error)),
+    }
+}
+
+async fn set_mode(path: &Path, mode: u32) -> Result<(), EndCause> {
+    let permissions = std::fs::Permissions::from_mode(mode);
+    let set = tokio::fs::set_permissions(path, permissions).await;
+    set.map_err(|error| file_fault(path, &error))
+}
+
+fn file_fault(path: &Path, error: &std::io::Error) -> EndCause {
+    EndCause::NodeFault {
+        message: format!("{} could not be written: {error}", path.display()),
+    }
+}
+
+fn transfer_fault(error: &TransferError) -> EndCause {
+    EndCause::NodeFault {
+        message: error.to_string(),
+    }
+}
+
+fn image_fault(error: &ImageError) -> EndCause {
+    let message = error.to_string();
+    match error.blame() {
+        Blame::Image => EndCause::JobFault { message },
+        Blame::Machine | Blame::Network => EndCause::NodeFault { message },
+    }
+}

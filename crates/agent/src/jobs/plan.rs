@@ -1,0 +1,92 @@
+//! From an award and what was fetched for it to the keeper's plan. Pure: nothing is read or started here.
+
+use super::Workshop;
+use super::fetch::Fetched;
+use sela_protocol::id::LeaseId;
+use sela_protocol::lease::EndCause;
+use sela_protocol::node::Award;
+use sela_protocol::units::Bytes;
+use sela_sandbox::card::CardAccess;
+use sela_sandbox::keeper::wire::{JobPlan, Limits, Program};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Processes and threads of one job.
+const PIDS: u32 = 1_024;
+/// Open files of each process of a job.
+const OPEN_FILES: u64 = 65_536;
+/// What a job may print.
+const LOG: Bytes = Bytes::from_mib(16);
+
+/// Where a lease's keeper writes down what the lease is owed.
+pub(super) fn account(workshop: &Workshop, lease: LeaseId) -> PathBuf {
+    crate::run::accounts::path(&workshop.accounts, lease)
+}
+
+/// The plan for a job.
+///
+/// # Errors
+/// A [`EndCause::JobFault`] where neither image nor job names a program.
+pub(super) fn plan(
+    workshop: &Workshop,
+    award: &Award,
+    fetched: &Fetched,
+    scratch: PathBuf,
+    card: Option<CardAccess>,
+) -> Result<JobPlan, EndCause> {
+    let spec = &award.spec;
+    let config = &fetched.image.config;
+    let arguments = config.arguments(&spec.command).map_err(|error| EndCause::JobFault {
+        message: error.to_string(),
+    })?;
+    Ok(JobPlan {
+        lease: award.lease,
+        job: award.job,
+        layers: fetched.image.layers.clone(),
+        program: Program {
+            arguments,
+            environment: merged(&config.environment, &spec.env),
+            folder: PathBuf::from(&config.working_directory),
+            user: config.user.uid,
+            group: config.user.gid,
+        },
+        ids: workshop.ids,
+        cgroups: workshop.cgroups.clone(),
+        limits: Limits {
+            memory: spec.memory,
+            pids: PIDS,
+            open_files: OPEN_FILES,
+            shm_size: spec.shm_size,
+            log: LOG,
+            wall_ms: award.run_limit_ms,
+            output: spec.output_limit,
+        },
+        inputs: fetched.inputs.clone(),
+        resume_from: fetched.checkpoint.clone(),
+        checkpoint_every_ms: spec.checkpoint.map(|checkpoint| checkpoint.interval_ms),
+        card,
+        scratch,
+        account: account(workshop, award.lease),
+    })
+}
+
+/// The image's environment with the job's put over it.
+fn merged(image: &[(String, String)], job: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    let kept = image.iter().filter(|(name, _)| !job.contains_key(name)).cloned();
+    let added = job.iter().map(|(name, value)| (name.clone(), value.clone()));
+    kept.chain(added).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_jobs_environment_replaces_the_images() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let image = [pair("PATH", "/bin"), pair("MODEL", "small")];
+        let job = BTreeMap::from([pair("MODEL", "large"), pair("SEED", "1")]);
+        let merged = merged(&image, &job);
+        assert_eq!(merged, [pair("PATH", "/bin"), pair("MODEL", "large"), pair("SEED", "1")]);
+    }
+}

@@ -1,0 +1,297 @@
+//! Blobs to and from the exchange over HTTP, under a lease's token: hashed while they stream, tried again while that may
+//! help. What is fetched and stored, and what a failure means for a lease, is not decided here.
+
+use crate::settings::url_of_market::MarketUrl;
+use bytes::Bytes as Chunk;
+use futures_util::{Stream, StreamExt as _, stream};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use sela_protocol::blob::BlobId;
+use sela_protocol::id::LeaseId;
+use sela_protocol::local::Problem;
+use sela_protocol::tenant::LogPosition;
+use sela_protocol::units::Bytes;
+use sha2::{Digest as _, Sha256};
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::fs::File;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+
+/// A transfer may take hours, but not stand still.
+const STANDSTILL: Duration = Duration::from_secs(60);
+const CONNECT: Duration = Duration::from_secs(15);
+/// Pauses between tries; the last is repeated.
+const PAUSES: [Duration; 5] = [
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+];
+/// About ten minutes of trying: an exchange that is being updated is back by then.
+const TRIES: usize = 24;
+const CHUNK: usize = 64 << 10;
+
+/// The exchange's HTTP side, for one lease.
+#[derive(Debug, Clone)]
+pub(crate) struct Blobs {
+    http: Client,
+    url: MarketUrl,
+    token: String,
+}
+
+/// Why a transfer did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TransferError {
+    /// The exchange said no; trying again changes nothing.
+    #[error("the exchange refused {what}: {detail}")]
+    Refused {
+        /// What was to be transferred.
+        what: String,
+        /// In its words.
+        detail: String,
+    },
+    /// The way there is broken; it was tried again and again.
+    #[error("{what} could not be transferred: {why}")]
+    Network {
+        /// What was to be transferred.
+        what: String,
+        /// What went wrong last.
+        why: String,
+    },
+    /// What came is not what its address says.
+    #[error("{blob} came with other bytes (their address is {found}); the exchange's store is damaged")]
+    OtherBytes {
+        /// The address asked for.
+        blob: BlobId,
+        /// The address of what came.
+        found: BlobId,
+    },
+    /// The file on this machine.
+    #[error("{path} could not be read or written: {source}")]
+    File {
+        /// Which.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl TransferError {
+    /// Whether trying again may help.
+    const fn is_passing(&self) -> bool {
+        match self {
+            Self::Network { .. } => true,
+            Self::Refused { .. } | Self::OtherBytes { .. } | Self::File { .. } => false,
+        }
+    }
+}
+
+/// A client for all leases. No redirects: a token is not carried elsewhere.
+///
+/// # Errors
+/// Where TLS cannot be set up.
+pub(crate) fn http_client() -> reqwest::Result<Client> {
+    Client::builder()
+        .user_agent(concat!("sela/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT)
+        .read_timeout(STANDSTILL)
+        .redirect(reqwest::redirect::Policy::none())
+        .pool_max_idle_per_host(1)
+        .pool_idle_timeout(Duration::from_secs(10))
+        .build()
+}
+
+impl Blobs {
+    pub(crate) const fn new(http: Client, url: MarketUrl, token: String) -> Self {
+        Self { http, url, token }
+    }
+
+    /// Opens a blob to be read once, as it comes; whoever reads it checks its hash. Not tried again by itself.
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub(crate) async fn open(&self, blob: BlobId) -> Result<(BlobReader, Option<Bytes>), TransferError> {
+        let response = self.get(blob).await?;
+        let size = response.content_length().map(Bytes);
+        let chunks = response.bytes_stream().map(|chunk| chunk.map_err(std::io::Error::other));
+        let reader = BlobReader {
+            chunks: Box::pin(chunks),
+            rest: Chunk::new(),
+        };
+        Ok((reader, size))
+    }
+
+    /// Fetches a blob into a new file; gives its size. Nothing is left of one that fails.
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub(crate) async fn fetch(&self, blob: BlobId, to: &Path) -> Result<Bytes, TransferError> {
+        let fetched = again(|| self.fetch_once(blob, to)).await;
+        if fetched.is_err() {
+            // It may not have been made at all.
+            drop(tokio::fs::remove_file(to).await);
+        }
+        fetched
+    }
+
+    async fn fetch_once(&self, blob: BlobId, to: &Path) -> Result<Bytes, TransferError> {
+        let mut chunks = self.get(blob).await?.bytes_stream();
+        let failed = |source| file_error(to, source);
+        let mut file = File::create(to).await.map_err(failed)?;
+        let (mut hash, mut size) = (Sha256::new(), 0);
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|error| network(&blob, &error))?;
+            hash.update(&chunk);
+            size += chunk.len() as u64;
+            file.write_all(&chunk).await.map_err(failed)?;
+        }
+        file.flush().await.map_err(failed)?;
+        let found = BlobId::from_hash(hash.finalize().into());
+        if found == blob {
+            return Ok(Bytes(size));
+        }
+        Err(TransferError::OtherBytes { blob, found })
+    }
+
+    async fn get(&self, blob: BlobId) -> Result<Response, TransferError> {
+        let request = self.http.get(self.url.http(&format!("/v1/blobs/{blob}")));
+        self.send(request, &blob).await
+    }
+
+    /// Stores a file under its address for a lease.
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub(crate) async fn store(&self, lease: LeaseId, blob: BlobId, from: &Path) -> Result<(), TransferError> {
+        again(|| self.store_once(lease, blob, from)).await
+    }
+
+    async fn store_once(&self, lease: LeaseId, blob: BlobId, from: &Path) -> Result<(), TransferError> {
+        let failed = |source| file_error(from, source);
+        let file = File::open(from).await.map_err(failed)?;
+        let size = file.metadata().await.map_err(failed)?.len();
+        let request = self
+            .http
+            .put(self.url.http(&format!("/v1/leases/{lease}/blobs/{blob}")))
+            .header(reqwest::header::CONTENT_LENGTH, size)
+            .body(reqwest::Body::wrap_stream(chunks_of(file)));
+        self.send(request, &blob).await.map(drop)
+    }
+
+    /// Appends to one of a lease's logs; gives how many bytes of it the exchange has. Not tried again by itself.
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub(crate) async fn append_log(
+        &self,
+        lease: LeaseId,
+        stream: &str,
+        offset: u64,
+        bytes: Chunk,
+    ) -> Result<u64, TransferError> {
+        let url = self
+            .url
+            .http(&format!("/v1/leases/{lease}/logs?stream={stream}&offset={offset}"));
+        let response = self.send(self.http.post(url).body(bytes), &"a log").await?;
+        let position: LogPosition = response.json().await.map_err(|error| network(&"a log", &error))?;
+        Ok(position.next)
+    }
+
+    async fn send(
+        &self,
+        request: RequestBuilder,
+        what: &(dyn std::fmt::Display + Sync),
+    ) -> Result<Response, TransferError> {
+        let response = request
+            .bearer_auth(&self.token)
+            .send()
+            .await
+            .map_err(|error| network(what, &error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let detail = match response.json::<Problem>().await {
+            Ok(problem) => problem.detail,
+            Err(_) => format!("status {status}"),
+        };
+        let what = what.to_string();
+        // A full disk at the exchange may be mended by its operator within the tries.
+        let passing = status.is_server_error()
+            || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
+        Err(if passing {
+            TransferError::Network { what, why: detail }
+        } else {
+            TransferError::Refused { what, detail }
+        })
+    }
+}
+
+/// Tries until it succeeds, or until trying is of no use.
+async fn again<T, F: Future<Output = Result<T, TransferError>>>(attempt: impl Fn() -> F) -> Result<T, TransferError> {
+    let mut tried = 0;
+    loop {
+        match attempt().await {
+            Err(error) if error.is_passing() && tried + 1 < TRIES => {
+                let pause = PAUSES[tried.min(PAUSES.len() - 1)];
+                tracing::debug!(%error, "tried again in {pause:?}");
+                tokio::time::sleep(pause).await;
+                tried += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn chunks_of(file: File) -> impl Stream<Item = std::io::Result<Chunk>> {
+    stream::try_unfold(file, |mut file| async move {
+        let mut chunk = Vec::with_capacity(CHUNK);
+        (&mut file).take(CHUNK as u64).read_to_end(&mut chunk).await?;
+        Ok((!chunk.is_empty()).then_some((Chunk::from(chunk), file)))
+    })
+}
+
+fn network(what: &dyn std::fmt::Display, error: &reqwest::Error) -> TransferError {
+    // reqwest says "error sending request" and keeps the reason in the chain.
+    let mut why = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        why = cause.to_string();
+        source = cause.source();
+    }
+    TransferError::Network {
+        what: what.to_string(),
+        why,
+    }
+}
+
+fn file_error(path: &Path, source: std::io::Error) -> TransferError {
+    TransferError::File {
+        path: path.display().to_string(),
+        source,
+    }
+}
+
+/// A blob as it comes.
+pub(crate) struct BlobReader {
+    chunks: Pin<Box<dyn Stream<Item = std::io::Result<Chunk>> + Send>>,
+    rest: Chunk,
+}
+
+impl AsyncRead for BlobReader {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        while self.rest.is_empty() {
+            match self.chunks.as_mut().poll_next(context) {
+                Poll::Ready(Some(Ok(chunk))) => self.rest = chunk,
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        let length = self.rest.len().min(buffer.remaining());
+        buffer.put_slice(&self.rest.split_to(length));
+        Poll::Ready(Ok(()))
+    }
+}

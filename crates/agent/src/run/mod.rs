@@ -1,0 +1,2 @@
+//! `sela agent run`.
+pub(crate) mod accounts;
