@@ -7,6 +7,7 @@ use crate::books::Job;
 use crate::record::{JobEnd, Record};
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::{JobId, LeaseId};
+use sela_protocol::job::LEAST_BILLED;
 use sela_protocol::lease::{EndCause, EndedBy};
 use sela_protocol::units::Millis;
 
@@ -39,7 +40,8 @@ impl Floor {
         let Some((job, lease)) = self.books.jobs.get(&id).zip(self.books.leases.get(&lease)) else {
             return;
         };
-        let ran = lease.noted() > Millis(0);
+        // A fault within the first minute is one of starting.
+        let ran = lease.noted() >= LEAST_BILLED;
         // An award that was not taken says nothing about the job.
         let faulty = !ran && lease.accepted.is_some() && matches!(cause, EndCause::NodeFault { .. });
         let before = if ran { 0 } else { job.node_faults };

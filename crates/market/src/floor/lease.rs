@@ -135,6 +135,10 @@ impl Floor {
             Err((lease, problem)) => return refuse(turn, node, lease, problem),
         };
         let id = note.lease;
+        if self.books.leases.get(&id).is_some_and(|lease| lease.accepted.is_none()) {
+            // Its Accept was lost with the session that a restart of the exchange ended.
+            self.accept(turn, node, id, note.fencing);
+        }
         let Some(lease) = self.books.leases.get(&id) else {
             return;
         };
@@ -171,7 +175,7 @@ impl Floor {
         self.after_late_note(turn, id);
     }
 
-    /// Opens a meter note and checks that it is by this node and about a lease that it accepted.
+    /// Opens a meter note and checks that it is by this node and about a lease that it accepted, or still may.
     fn read_note(&self, node: NodeId, signed: &Envelope<MeterNote>) -> Result<MeterNote, (Option<LeaseId>, String)> {
         let entry = self
             .books
@@ -187,7 +191,7 @@ impl Floor {
             ));
         }
         match self.held(node, note.lease, note.fencing) {
-            Ok(lease) if lease.accepted.is_some() => Ok(note),
+            Ok(lease) if lease.accepted.is_some() || lease.end.is_none() => Ok(note),
             Ok(_) => Err((
                 about,
                 format!("{} was never accepted: its time does not count", note.lease),

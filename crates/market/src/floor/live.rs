@@ -142,6 +142,16 @@ impl LiveLease {
         }
     }
 
+    /// Whether its program may have run: by its heartbeats, or because the exchange has just started and does not know.
+    pub(super) fn has_run(&self) -> bool {
+        match self.phase {
+            LeasePhase::Fetching | LeasePhase::Starting | LeasePhase::Ending | LeasePhase::Uploading => {
+                self.thawed > Millis(0)
+            }
+            LeasePhase::Running | LeasePhase::Frozen | LeasePhase::Saving | LeasePhase::Unknown => true,
+        }
+    }
+
     /// The thawed time that has probably passed by now.
     pub(super) fn estimated(&self, now: BootMs) -> Millis {
         match self.phase {

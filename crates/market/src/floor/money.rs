@@ -1,6 +1,7 @@
 //! The money of leases: posting what is due, ending a lease, holding what late meter notes may still claim, settling. The sums
 //! are `billing`'s; here they become transfers.
 
+use super::live::LiveLease;
 use super::{Floor, Turn};
 use crate::billing;
 use crate::books::Lease;
@@ -27,8 +28,11 @@ impl Floor {
             return;
         };
         let job = lease.terms.job;
-        let awaits_notes = lease.accepted.is_some() && lease.closing().is_none();
-        if let Some(coverage) = self.live.leases.get(&id).and_then(|live| live.coverage) {
+        let live = self.live.leases.get(&id);
+        // A node that says itself that the lease is over, and never said that the program ran, has nothing to claim.
+        let may_have_run = cause == EndCause::Lost || lease.noted() > Millis(0) || live.is_some_and(LiveLease::has_run);
+        let awaits_notes = lease.accepted.is_some() && lease.closing().is_none() && may_have_run;
+        if let Some(coverage) = live.and_then(|live| live.coverage) {
             // Exactly, since from now on it decides what the last and any late notes may claim.
             self.mark(turn, id, coverage.covered());
         }

@@ -289,7 +289,8 @@ fn the_only_node_is_tried_again_after_a_while_and_a_run_forgives_its_faults() {
         let lease = world.lease(job);
         world.accept(&machine, &lease);
         if round == 1 {
-            world.ended(&machine, &lease, 3_000, EndCause::OwnerInput);
+            world.run(&machine, &lease, 0, 60);
+            world.ended(&machine, &lease, 60_000, EndCause::OwnerInput);
             assert!(world.why(job).contains("the owner came back"), "{}", world.why(job));
             continue;
         }

@@ -20,12 +20,12 @@ fn running() -> (World, TenantId, Machine, JobId, LeaseTerms) {
 }
 
 fn renewed(world: &mut World, machine: &Machine) -> Vec<LeaseId> {
-    let sent = world.take_sent(machine).into_iter();
-    let ends = sent.filter_map(|message| match message {
+    let sent = world.take_sent(machine).into_iter().rev();
+    let mut ends = sent.filter_map(|message| match message {
         ExchangeMessage::Renew { end, .. } => Some(end),
         _ => None,
     });
-    ends.last().expect("a Renew")
+    ends.next().expect("a Renew")
 }
 
 fn checkpoint(world: &mut World, machine: &Machine, lease: &LeaseTerms, blob: BlobId) {
@@ -519,6 +519,32 @@ fn an_accept_lost_in_a_restart_is_made_good_by_the_heartbeat() {
     world.run(&machine, &lease, 0, 20);
     world.ended(&machine, &lease, 20_000, EndCause::Exited { code: 0 });
     assert_eq!(world.state(job), JobState::Done);
+    world.hold_invariants();
+}
+
+#[test]
+fn an_accept_lost_in_a_restart_is_made_good_by_the_first_note_too() {
+    let mut world = World::new();
+    let tenant = world.tenant(START);
+    let mut machine = world.machine(300_000);
+    let job = world.submit(tenant, spec());
+    world.tick();
+    let lease = world.lease(job);
+    world.restart(7);
+    world.reconnect(&mut machine, false);
+    world.ended(&machine, &lease, 5_000, EndCause::OwnerInput);
+    assert_eq!(world.view(job).leases[0].billed_ms, Millis(5_000));
+    world.hold_invariants();
+}
+
+#[test]
+fn a_lease_that_never_ran_keeps_no_money_waiting_for_notes() {
+    let (mut world, tenant, machine, job, lease) = running();
+    world.beat(&machine, &lease, LeasePhase::Fetching, 0);
+    let message = "no space left on the disk".to_owned();
+    world.result(&machine, &lease, EndCause::NodeFault { message }, None);
+    assert_eq!((world.escrow(&lease), world.available(tenant)), (0, START));
+    assert!(world.why(job).contains("no space left"));
     world.hold_invariants();
 }
 
