@@ -1,0 +1,1 @@
+//! Soak: placeholder while being written.

@@ -1,0 +1,5 @@
+//! The path, black box: a stranger's container earns money on an idle card, and whatever goes wrong on the way ends well. One
+//! program, so that it is linked once; each module is one kind of story.
+
+mod strangers;
+mod written;
