@@ -5,6 +5,7 @@ mod client;
 mod jobs;
 mod path;
 mod sessions;
+mod starting;
 
 use crate::keys;
 use crate::serve::{Running, Settings, start};
