@@ -61,14 +61,10 @@ impl Spooled {
         File::open(&path).map_err(|error| ImageError::io("open", path, error))
     }
 
-    /// Removes a blob that is no longer needed; says how much room that gives back.
-    pub(crate) fn remove(&mut self, digest: BlobId) -> Result<u64, ImageError> {
-        let Some(size) = self.blobs.remove(&digest) else {
-            return Ok(0);
-        };
-        let path = self.path(digest);
-        std::fs::remove_file(&path).map_err(|error| ImageError::io("remove", path, error))?;
-        Ok(size)
+    /// Forgets a blob that is no longer needed: its file, to be removed, and its size.
+    pub(crate) fn give_up(&mut self, digest: BlobId) -> Option<(PathBuf, u64)> {
+        let size = self.blobs.remove(&digest)?;
+        Some((self.path(digest), size))
     }
 
     fn path(&self, digest: BlobId) -> PathBuf {

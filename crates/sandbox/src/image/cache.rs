@@ -183,10 +183,9 @@ impl Cache {
                 self.assemble(digest, (digest, document), origin, room).await
             }
             ImageReference::Archive(digest) => {
-                let stream = archive.await.map_err(|error| ImageError::Io {
-                    doing: "open",
-                    path: PathBuf::from("the image's archive"),
-                    source: error,
+                let stream = archive.await.map_err(|error| {
+                    tracing::warn!(%error, "the image's archive could not be opened");
+                    ImageError::TransferStopped
                 })?;
                 let (spooled, room) = self.spool(*digest, stream, room, report).await?;
                 let document = spooled.index.clone();
@@ -206,19 +205,24 @@ impl Cache {
         &self,
         image: BlobId,
         first: (BlobId, Vec<u8>),
-        origin: Origin,
+        mut origin: Origin,
         room: Room,
     ) -> Result<PreparedImage, ImageError> {
         let mut fresh = Vec::new();
-        let result = self.assemble_from(image, first, origin, room, &mut fresh).await;
+        let result = self.assemble_from(image, first, &mut origin, room, &mut fresh).await;
         match &result {
-            Err(error) if error.blame() != Blame::Network => {
-                let shelf = Arc::clone(&self.shelf);
-                blocking(move || fresh.into_iter().try_for_each(|layer| shelf.discard(layer))).await?;
-            }
             // What came whole before the network broke is not fetched again.
-            Ok(_) | Err(_) => {}
+            Err(error) if error.blame() == Blame::Network => fresh.clear(),
+            Err(_) => {}
+            Ok(_) => fresh.clear(),
         }
+        let shelf = Arc::clone(&self.shelf);
+        // Dropping the origin removes what is left of an archive.
+        blocking(move || {
+            drop(origin);
+            fresh.into_iter().try_for_each(|layer| shelf.discard(layer))
+        })
+        .await?;
         result
     }
 
@@ -226,7 +230,7 @@ impl Cache {
         &self,
         image: BlobId,
         first: (BlobId, Vec<u8>),
-        mut origin: Origin,
+        origin: &mut Origin,
         mut room: Room,
         fresh: &mut Vec<BlobId>,
     ) -> Result<PreparedImage, ImageError> {
@@ -253,10 +257,10 @@ impl Cache {
         origin.start(&manifest, &missing);
         for layer in missing {
             let entries: u64 = pins.iter().map(|pin| pin.entries).sum();
-            let (pin, returned) = self.unpack(&mut origin, layer, entries, room).await?;
+            let (pin, returned) = self.unpack(origin, layer, entries, room).await?;
             room = returned;
             fresh.push(pin.digest);
-            room.give_back(origin.layer_is_done(pin.digest)?);
+            room.give_back(origin.layer_is_done(pin.digest).await?);
             pins.push(pin);
         }
         let layers = manifest.layers.iter().map(|layer| layer.digest).collect();
@@ -410,12 +414,16 @@ impl Origin {
         }
     }
 
-    /// Says how much room came back.
-    fn layer_is_done(&mut self, digest: BlobId) -> Result<u64, ImageError> {
-        match self {
-            Self::Registry { .. } => Ok(0),
-            Self::Archive(spooled) => spooled.remove(digest),
-        }
+    /// Removes what the layer was unpacked from; says how much room that gives back.
+    async fn layer_is_done(&mut self, digest: BlobId) -> Result<u64, ImageError> {
+        let spooled = match self {
+            Self::Registry { .. } => None,
+            Self::Archive(spooled) => spooled.give_up(digest),
+        };
+        let Some((path, size)) = spooled else { return Ok(0) };
+        // Freeing gigabytes takes a file system a while.
+        blocking(move || std::fs::remove_file(&path).map_err(|error| ImageError::io("remove", path, error))).await?;
+        Ok(size)
     }
 }
 

@@ -211,7 +211,7 @@ pub enum ImageError {
         host: String,
     },
     /// The transfer ended before the image did.
-    #[error("the transfer of the image stopped early: it will be tried again")]
+    #[error("the transfer of the image stopped early: try again")]
     TransferStopped,
     /// The process may not do what unpacking needs.
     #[error(

@@ -221,10 +221,8 @@ impl Registry {
                 "it asks for a login, and jobs bring none; make the repository public",
                 true,
             ),
-            StatusCode::TOO_MANY_REQUESTS => self.error("it asks to wait; it will be tried again later", false),
-            status if status.is_server_error() => {
-                self.error(format!("it answered {status}; it will be tried again later"), false)
-            }
+            StatusCode::TOO_MANY_REQUESTS => self.error("it asks to wait; try again later", false),
+            status if status.is_server_error() => self.error(format!("it answered {status}; try again later"), false),
             status => self.error(
                 format!("it answered {status} for the {part}; use another registry"),
                 true,

@@ -273,7 +273,8 @@ const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_XDEV);
 
 fn open_folder(from: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Not O_NOFOLLOW: it would answer a link with "not a directory", and RESOLVE refuses every link by its name.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let path = if path.is_empty() { b"." } else { path };
     rustix::fs::openat2(from, path, flags, Mode::empty(), RESOLVE)
 }

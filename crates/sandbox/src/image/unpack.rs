@@ -42,7 +42,7 @@ impl Default for UnpackLimits {
     fn default() -> Self {
         Self {
             entries: 1_000_000,
-            ratio: 250,
+            ratio: 100,
             ratio_grace: Bytes::from_mib(64),
         }
     }

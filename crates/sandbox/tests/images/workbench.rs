@@ -1,0 +1,137 @@
+//! A cache in a folder of its own, images written beside it, and a listing that shows whatever was left behind.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sela_oci_images::{Image, ImageOnDisk, Layer};
+use sela_protocol::units::Bytes;
+use sela_sandbox::ids::IdRange;
+use sela_sandbox::image::unpack::UnpackLimits;
+use sela_sandbox::image::{
+    ArchiveStream, Cache, CacheSettings, ImageError, ImageReference, PreparedImage, Progress, RegistryAccess,
+};
+use tempfile::TempDir;
+use tokio::fs::File;
+
+pub(crate) const OWNERS: IdRange = IdRange {
+    first: 700_000,
+    count: 65_536,
+};
+
+/// Says so by name and answers `true` where a test cannot run.
+pub(crate) fn skipped_without_root(test: &str) -> bool {
+    let skipped = !rustix::process::geteuid().is_root();
+    if skipped {
+        eprintln!("SKIPPED {test}: giving files to other ids needs root");
+    }
+    skipped
+}
+
+pub(crate) struct Workbench {
+    folder: TempDir,
+    images: AtomicU32,
+}
+
+impl Workbench {
+    pub(crate) fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            images: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn cache_path(&self) -> PathBuf {
+        self.path().join("cache")
+    }
+
+    /// Roomy; tests narrow what they are about.
+    pub(crate) fn settings(&self) -> CacheSettings {
+        CacheSettings {
+            directory: self.cache_path(),
+            budget: Bytes::from_gib(4),
+            free_floor: Bytes(0),
+            owners: OWNERS,
+            limits: UnpackLimits::default(),
+            registries: RegistryAccess::LoopbackToo,
+        }
+    }
+
+    pub(crate) fn cache(&self) -> Cache {
+        Cache::open(self.settings()).unwrap()
+    }
+
+    pub(crate) fn write(&self, image: &Image) -> ImageOnDisk {
+        let folder = self
+            .path()
+            .join(format!("image-{}", self.images.fetch_add(1, Ordering::Relaxed)));
+        fs::create_dir(&folder).unwrap();
+        sela_oci_images::write(image, &folder).unwrap()
+    }
+}
+
+pub(crate) fn archive_reference(image: &ImageOnDisk) -> ImageReference {
+    ImageReference::Archive(format!("sha256:{}", image.archive_sha256).parse().unwrap())
+}
+
+pub(crate) async fn prepare_archive(cache: &Cache, image: &ImageOnDisk) -> Result<PreparedImage, ImageError> {
+    prepare_archive_as(cache, &archive_reference(image), image).await
+}
+
+pub(crate) async fn prepare_archive_as(
+    cache: &Cache,
+    reference: &ImageReference,
+    image: &ImageOnDisk,
+) -> Result<PreparedImage, ImageError> {
+    let path = image.archive.clone();
+    let archive = async move {
+        let reader = File::open(path).await?;
+        Ok(ArchiveStream { reader, bytes: None })
+    };
+    cache.prepare(reference, archive, |_| {}).await
+}
+
+/// For images that must not need an archive.
+pub(crate) async fn prepare_without_archive(
+    cache: &Cache,
+    reference: &ImageReference,
+    report: impl Fn(Progress) + Send + Sync + 'static,
+) -> Result<PreparedImage, ImageError> {
+    let archive = async { Err::<ArchiveStream<File>, _>(std::io::Error::other("no archive was to be asked for")) };
+    cache.prepare(reference, archive, report).await
+}
+
+/// An image of these layers that runs `/run`.
+pub(crate) fn image(layers: Vec<Layer>) -> Image {
+    Image::new(layers, ["/run"])
+}
+
+/// Every path below `folder` and what it is, but not what changes by being used.
+pub(crate) fn listing(folder: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            let kind = fs::symlink_metadata(&path).unwrap().file_type();
+            let letter = match () {
+                () if kind.is_dir() => 'd',
+                () if kind.is_symlink() => 'l',
+                () if kind.is_char_device() => 'c',
+                () if kind.is_file() => 'f',
+                () => '?',
+            };
+            found.insert(format!("{letter} {}", path.strip_prefix(folder).unwrap().display()));
+            if kind.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    found
+}
