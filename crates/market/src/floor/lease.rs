@@ -135,14 +135,15 @@ impl Floor {
             Err((lease, problem)) => return refuse(turn, node, lease, problem),
         };
         let id = note.lease;
-        if self.books.leases.get(&id).is_some_and(|lease| lease.accepted.is_none()) {
+        let lease = self.books.leases.get(&id);
+        if lease.is_some_and(|lease| lease.accepted.is_none() && lease.end.is_none()) {
             // Its Accept was lost with the session that a restart of the exchange ended.
             self.accept(turn, node, id, note.fencing);
         }
         let Some(lease) = self.books.leases.get(&id) else {
             return;
         };
-        let (noted, limit) = (lease.noted(), lease.terms.limit_ms);
+        let (noted, limit, lease_is_settled) = (lease.noted(), lease.terms.limit_ms, lease.settled);
         if lease.closing().is_some() || lease.settled {
             if note.thawed_ms > noted {
                 let message = format!(
@@ -150,6 +151,9 @@ impl Floor {
                     note.thawed_ms
                 );
                 refuse(turn, node, Some(id), message);
+            }
+            if lease_is_settled {
+                self.send_receipt_again(turn, id);
             }
             return;
         }
@@ -175,7 +179,7 @@ impl Floor {
         self.after_late_note(turn, id);
     }
 
-    /// Opens a meter note and checks that it is by this node and about a lease that it accepted, or still may.
+    /// Opens a meter note and checks that it is by this node and about a lease of its.
     fn read_note(&self, node: NodeId, signed: &Envelope<MeterNote>) -> Result<MeterNote, (Option<LeaseId>, String)> {
         let entry = self
             .books
@@ -191,11 +195,7 @@ impl Floor {
             ));
         }
         match self.held(node, note.lease, note.fencing) {
-            Ok(lease) if lease.accepted.is_some() || lease.end.is_none() => Ok(note),
-            Ok(_) => Err((
-                about,
-                format!("{} was never accepted: its time does not count", note.lease),
-            )),
+            Ok(_) => Ok(note),
             Err(problem) => Err((about, problem)),
         }
     }
@@ -217,6 +217,14 @@ impl Floor {
                 format!("checkpoint {blob} has not been stored under the token of {id}: store it, then say so");
             return refuse(turn, node, Some(id), message);
         }
+        if self
+            .books
+            .jobs
+            .get(&lease.terms.job)
+            .is_some_and(|job| job.checkpoint == Some(blob))
+        {
+            return;
+        }
         let record = Record::CheckpointAccepted {
             lease: id,
             blob,
@@ -237,7 +245,12 @@ impl Floor {
     ) {
         let lease = match self.held(node, id, fencing) {
             // Said again after a break: it counts once.
-            Ok(lease) if lease.end.is_some() => return,
+            Ok(lease) if lease.end.is_some() => {
+                if lease.settled {
+                    self.send_receipt_again(turn, id);
+                }
+                return;
+            }
             Ok(lease) => lease,
             Err(problem) => return refuse(turn, node, Some(id), problem),
         };
@@ -337,7 +350,11 @@ impl Floor {
                 .end
                 .as_ref()
                 .is_none_or(|end| turn.now.utc_ms.since(end.at) < RECEIPTS_AGAIN);
-            if let Some(receipt) = lease.receipt.clone().filter(|_| recent || !lease.settled) {
+            if let Some(receipt) = lease
+                .receipt
+                .clone()
+                .filter(|_| lease.accepted.is_some() && (recent || !lease.settled))
+            {
                 turn.effects.push(Effect::SendReceipt { node, receipt });
             }
         }

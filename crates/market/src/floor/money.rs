@@ -77,10 +77,8 @@ impl Floor {
             return;
         };
         let tenant = lease.terms.tenant;
-        if lease.accepted.is_some() {
-            let cause = lease.end.as_ref().map(|end| end.cause.clone());
-            self.post(turn, id, cause);
-        }
+        let cause = lease.end.as_ref().map(|end| end.cause.clone());
+        self.post(turn, id, cause);
         let transfer = self.return_escrow(turn, id, Account::TenantAvailable(tenant), Micros::ZERO);
         if self.record(turn, Record::LeaseSettled { lease: id, transfer }) {
             self.live.leases.remove(&id);
@@ -140,11 +138,23 @@ impl Floor {
             receipt: receipt.clone(),
             transfer: Transfer::of(turn.ids.draw(), turn.now.utc_ms, postings),
         };
-        if self.record(turn, record) {
+        let taken = lease.accepted.is_some();
+        // A node that never took the lease hears of it only if it asks (`send_receipt_again`).
+        if self.record(turn, record) && taken {
             turn.effects.push(Effect::SendReceipt { node, receipt });
         }
         if let Some(live) = self.live.leases.get_mut(&id) {
             live.posted_at = turn.now.boot_ms;
+        }
+    }
+
+    /// A node that still speaks of a lease whose money is closed has not got the closing receipt.
+    pub(super) fn send_receipt_again(&self, turn: &mut Turn, id: LeaseId) {
+        if let Some(lease) = self.books.leases.get(&id)
+            && let Some(receipt) = lease.receipt.clone()
+        {
+            let node = lease.terms.node;
+            turn.effects.push(Effect::SendReceipt { node, receipt });
         }
     }
 

@@ -538,6 +538,40 @@ fn an_accept_lost_in_a_restart_is_made_good_by_the_first_note_too() {
 }
 
 #[test]
+fn a_node_that_speaks_of_a_closed_lease_gets_its_closing_receipt_again() {
+    // A lease that was withdrawn before the node's Accept came, and one that has ended well.
+    for withdrawn in [true, false] {
+        let mut world = World::new();
+        let tenant = world.tenant(START);
+        let machine = world.machine(300_000);
+        let job = world.submit(tenant, spec());
+        world.tick();
+        let lease = world.lease(job);
+        if withdrawn {
+            world.wait(10);
+            assert_eq!(world.receipts, [], "nobody took it, nobody waits for a receipt");
+        } else {
+            world.accept(&machine, &lease);
+            world.run(&machine, &lease, 0, 61);
+            world.ended(&machine, &lease, 61_000, EndCause::Exited { code: 0 });
+        }
+        let records = world.records.len();
+        world.receipts.clear();
+        world.accept(&machine, &lease);
+        world.ended(&machine, &lease, 61_000, EndCause::LeaseExpired);
+        let billed = if withdrawn { 0 } else { 61_000 };
+        let again: Vec<_> = world
+            .receipts
+            .iter()
+            .map(|receipt| (receipt.billed_ms.0, receipt.closed.is_some()))
+            .collect();
+        assert_eq!(again, [(billed, true), (billed, true)]);
+        assert_eq!(world.records.len(), records);
+        world.hold_invariants();
+    }
+}
+
+#[test]
 fn a_lease_that_never_ran_keeps_no_money_waiting_for_notes() {
     let (mut world, tenant, machine, job, lease) = running();
     world.beat(&machine, &lease, LeasePhase::Fetching, 0);
