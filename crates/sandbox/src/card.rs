@@ -14,24 +14,13 @@ pub struct Placed {
     pub inside: PathBuf,
 }
 
-/// A symbolic link to make inside the job, for libraries that are looked up by a shorter name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Link {
-    /// Where the link is; absolute.
-    pub inside: PathBuf,
-    /// What it says.
-    pub target: PathBuf,
-}
-
 /// Everything through which a job reaches its card, and no other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardAccess {
     /// Device nodes (or, on a simulated card, its device file): readable and writable, under `/dev` inside.
     pub devices: Vec<Placed>,
-    /// Driver libraries and tools: read only.
+    /// Driver libraries and tools: read only. A library that is looked up by several names is placed under each.
     pub files: Vec<Placed>,
-    /// Shorter names for them.
-    pub links: Vec<Link>,
     /// Added to the job's environment; the image's and the job's own values win, but for search paths, which are put first.
     pub env: BTreeMap<String, String>,
 }

@@ -5,10 +5,12 @@
 #![cfg(target_os = "linux")]
 
 pub mod card;
+pub mod cdi;
 pub mod cgroup;
 mod error;
 pub mod ids;
 pub mod image;
 pub mod keeper;
 mod native;
+pub mod probe;
 pub mod sweep;

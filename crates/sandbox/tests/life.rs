@@ -1,5 +1,13 @@
 //! From freeze to end: what the keeper does when it is told to, when it is not told anything, and when it is killed.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "in a test a panic is the report; skipped tests say so; and the test is who waits and looks from outside"
+)]
+
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};

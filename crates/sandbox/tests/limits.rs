@@ -1,10 +1,18 @@
 //! What a job may use: each limit, run into from the inside.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "in a test a panic is the report; skipped tests say so; and the test is who waits and looks from outside"
+)]
+
 mod support;
 
 use sela_protocol::lease::EndCause;
 use sela_protocol::units::{Bytes, Millis};
-use sela_sandbox::keeper::wire::{Collected, Report};
+use sela_sandbox::keeper::wire::{Collected, FaultCode, Report};
 use std::fs;
 use std::path::Path;
 use support::{Stage, Watched, assert_nothing_left, is_root, processes_of_jobs, run};
@@ -165,16 +173,31 @@ async fn a_limit_that_cannot_be_given_stops_the_start() {
     }
     let stage = Stage::new();
     let mut plan = stage.script("true");
-    // Above fs.nr_open: no right allows it.
-    plan.limits.open_files = 1 << 40;
+    // Above what any kernel counts.
+    plan.limits.pids = 5_000_000;
     let outcome = run(&plan).await;
     assert!(
-        outcome.fault().message.contains("open files"),
+        outcome.fault().message.contains("pids.max"),
         "{}",
         outcome.fault().message
     );
+    assert_eq!(outcome.fault().code, FaultCode::Cgroup);
     assert!(matches!(outcome.fault().end_cause(), EndCause::NodeFault { .. }));
     assert_nothing_left(&plan);
+}
+
+#[tokio::test]
+async fn a_machine_that_allows_fewer_open_files_gives_fewer() {
+    if !is_root("a_machine_that_allows_fewer_open_files_gives_fewer") {
+        return;
+    }
+    let stage = Stage::new();
+    let hard = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    let hard = hard.expect("Linux has no endless number of open files");
+    let mut plan = stage.script("ulimit -n; ulimit -Hn");
+    plan.limits.open_files = hard + 1;
+    let outcome = run(&plan).await;
+    assert_eq!(outcome.out, format!("{hard}\n{hard}\n"));
 }
 
 #[tokio::test]

@@ -1,5 +1,13 @@
 //! What a job can see, reach and ask for: the walls, tried from the inside.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "in a test a panic is the report; skipped tests say so; and the test is who waits and looks from outside"
+)]
+
 mod support;
 
 use std::fs;
@@ -184,6 +192,7 @@ async fn the_environment_is_the_images_and_the_jobs_and_nothing_else() {
     }
     let stage = Stage::new();
     let mut plan = stage.plan(&["env"]);
+    plan.program.folder = PathBuf::new();
     plan.program
         .environment
         .push(("MODEL".to_owned(), "small one".to_owned()));

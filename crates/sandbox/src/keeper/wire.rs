@@ -94,7 +94,7 @@ pub struct Program {
     pub arguments: Vec<String>,
     /// The whole environment, image's and job's merged. The keeper adds only what the card needs, and `PATH` and `HOME` where missing.
     pub environment: Vec<(String, String)>,
-    /// Where it starts, inside the image.
+    /// Where it starts, inside the image; empty for its root.
     pub folder: PathBuf,
     /// User inside.
     pub user: u32,
@@ -130,7 +130,7 @@ pub struct Limits {
     pub memory: Bytes,
     /// Processes and threads, the keeper's own init included.
     pub pids: u32,
-    /// Open files of each process.
+    /// Open files of each process; a machine that allows this agent fewer gives fewer.
     pub open_files: u64,
     /// Size of `/dev/shm`.
     pub shm_size: Bytes,

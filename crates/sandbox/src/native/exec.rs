@@ -63,7 +63,7 @@ impl Executable {
                 .map(|argument| text(argument))
                 .collect::<Result<_, _>>()?,
             environment: environment.collect::<Result<_, _>>()?,
-            folder: plan.program.folder.clone(),
+            folder: Path::new("/").join(&plan.program.folder),
         })
     }
 

@@ -8,7 +8,7 @@ use crate::ids::IdRange;
 use crate::keeper::wire::{Fault, FaultCode, JobPlan};
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
+use std::os::unix::fs::{PermissionsExt as _, lchown};
 use std::path::{Component, Path, PathBuf};
 
 /// Name of the layer's folder in the scratch folder.
@@ -54,14 +54,6 @@ pub(crate) fn furnish(plan: &JobPlan) -> Result<(), Fault> {
         furnishing
             .parents(&inside)
             .and_then(|()| furnishing.file(&inside, ""))
-            .or_fault(FaultCode::Card, what(&inside))?;
-    }
-    for link in &card.links {
-        let inside = below_root(&link.inside)?;
-        furnishing
-            .parents(&inside)
-            .and_then(|()| symlink(&link.target, top.join(&inside)))
-            .and_then(|()| furnishing.give(&inside))
             .or_fault(FaultCode::Card, what(&inside))?;
     }
     Ok(())

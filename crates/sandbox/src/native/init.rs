@@ -82,7 +82,7 @@ fn set_up(plan: &JobPlan, filters: &Filters, inherited: Inherited) -> Result<Opt
         return Ok(None);
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    limits::apply(&plan.limits)?;
+    let open_files = limits::apply(&plan.limits)?;
     let root = mounts::build(plan)?;
     mounts::enter(&root)?;
     namespaces::furnish_network().or_fault(FaultCode::Isolation, "furnish the job's network")?;
@@ -98,7 +98,7 @@ fn set_up(plan: &JobPlan, filters: &Filters, inherited: Inherited) -> Result<Opt
     if let Some(archive) = checkpoint {
         checkpoint::unpack(archive, plan.limits.output)?;
     }
-    limits::verify(&plan.limits)?;
+    limits::verify(open_files)?;
     filters.install()?;
     say(&channel, &InitSays::Ready);
     if !go_on(&channel) {

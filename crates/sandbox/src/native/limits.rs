@@ -12,20 +12,19 @@ const NICE: i32 = 19;
 const IO_PRIORITY_IDLE: libc::c_int = 3 << 13;
 const IO_PRIORITY_WHO_PROCESS: libc::c_int = 1;
 
-/// Sets them for the calling process, while it still may. Read back by [`verify`].
-pub(super) fn apply(limits: &Limits) -> Result<(), Fault> {
-    let hard = getrlimit(Resource::Nofile).maximum;
-    let files = Rlimit {
-        current: Some(limits.open_files),
-        maximum: Some(limits.open_files),
-    };
-    setrlimit(Resource::Nofile, files).or_fault(
-        FaultCode::LimitDiffers,
-        format_args!(
-            "allow {} open files where this machine allows {hard:?}",
-            limits.open_files
-        ),
-    )?;
+/// Sets them for the calling process, while it still may, and says how many open files it gave: what was asked for, or what
+/// this process may have where that is less (raising it further takes a right that not every agent has).
+pub(super) fn apply(limits: &Limits) -> Result<u64, Fault> {
+    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let files = limits.open_files.min(hard);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(files),
+            maximum: Some(files),
+        },
+    )
+    .or_fault(FaultCode::LimitDiffers, format_args!("allow {files} open files"))?;
     setrlimit(
         Resource::Core,
         Rlimit {
@@ -42,12 +41,13 @@ pub(super) fn apply(limits: &Limits) -> Result<(), Fault> {
     }
     // When memory runs out on the machine, a stranger's job goes before anything of the owner's.
     fs::write("/proc/self/oom_score_adj", "1000")
-        .or_fault(FaultCode::LimitDiffers, "offer the job to the OOM killer first")
+        .or_fault(FaultCode::LimitDiffers, "offer the job to the OOM killer first")?;
+    Ok(files)
 }
 
-/// Reads them back from the calling process.
-pub(super) fn verify(limits: &Limits) -> Result<(), Fault> {
-    for (resource, expected) in [(Resource::Nofile, limits.open_files), (Resource::Core, 0)] {
+/// Reads back from the calling process what [`apply`] set.
+pub(super) fn verify(open_files: u64) -> Result<(), Fault> {
+    for (resource, expected) in [(Resource::Nofile, open_files), (Resource::Core, 0)] {
         let found = getrlimit(resource);
         if found.current != Some(expected) || found.maximum != Some(expected) {
             let message = format!("the limit {resource:?} should be {expected} and reads {found:?}");

@@ -312,7 +312,8 @@ mod tests {
     #[test]
     fn contradictory_plans_are_refused_before_anything_is_made() {
         assert_eq!(check(&plan()), Ok(()));
-        let cases: [(&str, fn(&mut JobPlan)); 7] = [
+        type Spoil = fn(&mut JobPlan);
+        let cases: [(&str, Spoil); 7] = [
             ("no layers", |plan| plan.layers.clear()),
             ("not mapped", |plan| plan.program.user = 65_536),
             ("not subordinate", |plan| plan.ids.first = 0),

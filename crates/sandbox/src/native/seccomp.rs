@@ -32,7 +32,7 @@ const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::
 const PERSONALITIES: [u64; 2] = [0, 0xffff_ffff];
 
 /// Terminal requests that put words into another program's mouth.
-const TERMINAL_INJECTION: [u64; 2] = [libc::TIOCSTI as u64, 0x541c /* TIOCLINUX */];
+const TERMINAL_INJECTION: [u64; 2] = [libc::TIOCSTI, 0x541c /* TIOCLINUX */];
 
 /// The filters, compiled; to be installed in this order. The last one's errno is the one that counts.
 pub(crate) struct Filters(Vec<BpfProgram>);

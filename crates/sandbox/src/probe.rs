@@ -1,0 +1,330 @@
+//! What this machine can promise of a job's isolation, found by looking and without running anything. `docs/security.md` says
+//! what each line means; whether an owner or a tenant is content with it is theirs to say.
+
+use crate::cgroup::{hybrid, v2};
+use crate::keeper::wire::CgroupLayout;
+use sela_protocol::local::IsolationState;
+use sela_protocol::node::Isolation;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How well something is promised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Strength {
+    /// By the kernel, read back.
+    Enforced,
+    /// In part.
+    Weaker {
+        /// What is missing.
+        why: &'static str,
+    },
+    /// Not at all.
+    Absent {
+        /// Why.
+        why: &'static str,
+    },
+}
+
+/// One promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guarantee {
+    /// What is promised, in the words of `docs/security.md`.
+    pub name: &'static str,
+    /// How well.
+    pub strength: Strength,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probe {
+    /// How cgroups are laid out, where jobs can be run.
+    pub layout: Option<CgroupLayout>,
+    /// The same in the words of the local interface: the level, or what to do.
+    pub state: IsolationState,
+    /// Each promise; empty where no job can be run.
+    pub guarantees: Vec<Guarantee>,
+}
+
+/// Where the machine is looked at.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// `/sys/fs/cgroup`, or the group that was delegated.
+    pub cgroups: PathBuf,
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// Whether the agent is root.
+    pub root: bool,
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Self {
+        Self {
+            cgroups: PathBuf::from("/sys/fs/cgroup"),
+            proc: PathBuf::from("/proc"),
+            root: rustix::process::geteuid().is_root(),
+        }
+    }
+}
+
+/// Looks. `lab` allows what is too weak to be offered outside a lab.
+pub fn probe(machine: &Machine, lab: bool) -> Probe {
+    match layout(machine, lab).and_then(|layout| kernel(machine).map(|()| layout)) {
+        Ok(layout) => {
+            let level = match layout {
+                CgroupLayout::V2 => Isolation::Native,
+                CgroupLayout::LabCgroupV1 => Isolation::LabCgroupV1,
+            };
+            let guarantees = guarantees(machine, layout);
+            Probe {
+                layout: Some(layout),
+                state: IsolationState::Ready { level },
+                guarantees,
+            }
+        }
+        Err(why) => Probe {
+            layout: None,
+            state: IsolationState::Missing { why },
+            guarantees: Vec::new(),
+        },
+    }
+}
+
+fn layout(machine: &Machine, lab: bool) -> Result<CgroupLayout, String> {
+    let folder = &machine.cgroups;
+    if folder.join("cgroup.controllers").exists() {
+        let missing: Vec<&str> = v2::NEEDED
+            .into_iter()
+            .filter(|name| !v2::offered(folder, name))
+            .collect();
+        if !missing.is_empty() {
+            return Err(format!(
+                "cgroup version 2 at {} does not hand out {}; start the agent by its systemd unit (Delegate=yes)",
+                folder.display(),
+                missing.join(", ")
+            ));
+        }
+        return Ok(CgroupLayout::V2);
+    }
+    let unified = folder.join(hybrid::UNIFIED).join("cgroup.controllers").exists();
+    let missing: Vec<&str> = hybrid::NEEDED
+        .into_iter()
+        .filter(|name| !folder.join(name).join("cgroup.procs").exists())
+        .collect();
+    if !unified || !missing.is_empty() {
+        return Err(format!(
+            "no usable cgroups at {}: boot with systemd.unified_cgroup_hierarchy=1",
+            folder.display()
+        ));
+    }
+    if !lab {
+        return Err(
+            "this machine mixes cgroup versions 1 and 2, which is too weak for strangers' jobs: boot with systemd.unified_cgroup_hierarchy=1 (a lab may start the agent with --lab)"
+                .to_owned(),
+        );
+    }
+    Ok(CgroupLayout::LabCgroupV1)
+}
+
+/// What jobs need of the kernel besides cgroups.
+fn kernel(machine: &Machine) -> Result<(), String> {
+    if !machine.root {
+        return Err("the native backend needs root for now: run the agent as a system service".to_owned());
+    }
+    let file = |name: &str| fs::read_to_string(machine.proc.join(name)).unwrap_or_default();
+    if !file("filesystems")
+        .lines()
+        .any(|line| line.trim_end().ends_with("\toverlay"))
+    {
+        return Err("the kernel has no overlayfs: modprobe overlay".to_owned());
+    }
+    if file("sys/user/max_user_namespaces").trim() == "0" {
+        return Err("user namespaces are switched off: sysctl user.max_user_namespaces=65536".to_owned());
+    }
+    if !file("self/status")
+        .lines()
+        .any(|line| line.starts_with("Seccomp_filters:"))
+    {
+        return Err("the kernel has no seccomp filters: CONFIG_SECCOMP_FILTER is needed".to_owned());
+    }
+    Ok(())
+}
+
+fn guarantees(machine: &Machine, layout: CgroupLayout) -> Vec<Guarantee> {
+    use Strength::{Absent, Enforced, Weaker};
+    let is_v2 = layout == CgroupLayout::V2;
+    let memory_group = if is_v2 {
+        Enforced
+    } else {
+        Weaker {
+            why: "version 1 kills one process; the keeper ends the rest within a second",
+        }
+    };
+    let swap = match layout {
+        CgroupLayout::V2 => Enforced,
+        CgroupLayout::LabCgroupV1 if machine.cgroups.join("memory/memory.memsw.limit_in_bytes").exists() => Enforced,
+        CgroupLayout::LabCgroupV1 => Weaker {
+            why: "the kernel counts no swap (swapaccount=1); swappiness is 0",
+        },
+    };
+    let idle = if is_v2 || machine.cgroups.join("cpu/cpu.idle").exists() {
+        Enforced
+    } else {
+        Weaker {
+            why: "the kernel has no cpu.idle (Linux 5.15); nice 19 remains",
+        }
+    };
+    let io = Weaker {
+        why: "idle I/O class, which only some schedulers obey",
+    };
+    let billed = if frozen_record(machine, layout) {
+        Enforced
+    } else {
+        Weaker {
+            why: "the kernel keeps no record of freezes (Linux 6.18); the keeper measures them",
+        }
+    };
+    [
+        ("own user namespace, never the owner's uid", Enforced),
+        ("no capabilities, no new privileges", Enforced),
+        ("own list of system calls", Enforced),
+        ("image read only, by digest", Enforced),
+        ("no network", Enforced),
+        ("sees its own processes only", Enforced),
+        ("memory limit, scratch included", memory_group),
+        ("no swap", swap),
+        ("process limit", Enforced),
+        ("CPU only when idle", idle),
+        ("disk only when idle", io),
+        ("frozen as a whole, killed as a whole", Enforced),
+        ("billed by the kernel's own record of freezes", billed),
+        (
+            "results unreadable on the owner's disk",
+            Absent {
+                why: "archives lie in the agent's scratch folder until they are uploaded",
+            },
+        ),
+    ]
+    .map(|(name, strength)| Guarantee { name, strength })
+    .to_vec()
+}
+
+/// Only groups below the root have the file, so it is looked for in any that is there.
+fn frozen_record(machine: &Machine, layout: CgroupLayout) -> bool {
+    let folder = match layout {
+        CgroupLayout::V2 => machine.cgroups.clone(),
+        CgroupLayout::LabCgroupV1 => machine.cgroups.join(hybrid::UNIFIED),
+    };
+    let has = |folder: &Path| {
+        fs::read_to_string(folder.join("cgroup.stat.local")).is_ok_and(|text| text.contains("frozen_usec"))
+    };
+    has(&folder)
+        || fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|entry| has(&entry.path()))
+        || kernel_has_it()
+}
+
+/// The version in which it came, where no group is there to look at.
+fn kernel_has_it() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 18)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine with these files, below its cgroup folder or its /proc.
+    fn machine(folder: &Path, files: &[(&str, &str)]) -> Machine {
+        let all = [
+            ("proc/filesystems", "nodev\tproc\nnodev\toverlay\n"),
+            ("proc/sys/user/max_user_namespaces", "1000\n"),
+            ("proc/self/status", "Name:\tx\nSeccomp_filters:\t0\n"),
+        ];
+        for (name, text) in all.iter().chain(files) {
+            let path = folder.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Machine {
+            cgroups: folder.join("cgroup"),
+            proc: folder.join("proc"),
+            root: true,
+        }
+    }
+
+    const HYBRID: [(&str, &str); 4] = [
+        ("cgroup/unified/cgroup.controllers", ""),
+        ("cgroup/memory/cgroup.procs", ""),
+        ("cgroup/pids/cgroup.procs", ""),
+        ("cgroup/cpu/cgroup.procs", ""),
+    ];
+
+    #[test]
+    fn each_kind_of_machine_is_told_apart_and_told_what_to_do() {
+        let v2 = [("cgroup/cgroup.controllers", "cpuset cpu io memory pids")];
+        let poor = [("cgroup/cgroup.controllers", "memory pids")];
+        let no_overlay = [v2[0], ("proc/filesystems", "nodev\tproc\n")];
+        let no_users = [v2[0], ("proc/sys/user/max_user_namespaces", "0\n")];
+        let no_seccomp = [v2[0], ("proc/self/status", "Name:\tx\n")];
+        type Case<'a> = (&'a [(&'a str, &'a str)], bool, Result<CgroupLayout, &'a str>);
+        let cases: [Case<'_>; 9] = [
+            (&v2, false, Ok(CgroupLayout::V2)),
+            (&v2, true, Ok(CgroupLayout::V2)),
+            (&HYBRID, true, Ok(CgroupLayout::LabCgroupV1)),
+            (&HYBRID, false, Err("--lab")),
+            (&[], true, Err("no usable cgroups")),
+            (&poor, true, Err("does not hand out cpu")),
+            (&no_overlay, false, Err("modprobe overlay")),
+            (&no_users, false, Err("max_user_namespaces")),
+            (&no_seccomp, false, Err("SECCOMP")),
+        ];
+        for (files, lab, expected) in cases {
+            let folder = tempfile::tempdir().unwrap();
+            let probe = probe(&machine(folder.path(), files), lab);
+            match (expected, &probe.state) {
+                (Ok(layout), IsolationState::Ready { .. }) => assert_eq!(probe.layout, Some(layout)),
+                (Err(words), IsolationState::Missing { why }) => assert!(why.contains(words), "{why} for {words}"),
+                (expected, found) => panic!("{expected:?} and {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_lab_layout_says_what_is_weaker() {
+        let folder = tempfile::tempdir().unwrap();
+        let probe = probe(&machine(folder.path(), &HYBRID), true);
+        assert_eq!(
+            probe.state,
+            IsolationState::Ready {
+                level: Isolation::LabCgroupV1
+            }
+        );
+        let weaker = |name: &str| {
+            let guarantee = probe
+                .guarantees
+                .iter()
+                .find(|guarantee| guarantee.name.contains(name))
+                .unwrap();
+            matches!(guarantee.strength, Strength::Weaker { .. })
+        };
+        assert!(weaker("memory limit") && weaker("no swap") && !weaker("process limit"));
+    }
+
+    #[test]
+    fn without_root_there_is_no_native_backend_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = Machine {
+            root: false,
+            ..machine(folder.path(), &HYBRID)
+        };
+        let IsolationState::Missing { why } = probe(&machine, true).state else {
+            panic!()
+        };
+        assert!(why.contains("root"), "{why}");
+    }
+}
