@@ -11,6 +11,7 @@ mod leases;
 mod money;
 mod nodes;
 mod random;
+mod restarts;
 
 use super::{Floor, FloorConfig};
 use crate::effect::{Answer, Effect, Refusal};
