@@ -375,7 +375,7 @@ impl State {
             MarketInput::Link(link) => {
                 if link != self.market {
                     self.market = link.clone();
-                    effects.push(Effect::Publish(Event::Market(link)));
+                    effects.push(Effect::Publish(Event::Market { link }));
                 }
             }
             MarketInput::Session { node, resumed } => {

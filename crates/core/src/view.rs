@@ -3,7 +3,7 @@
 use crate::lease::Lease;
 use crate::state::State;
 use sela_protocol::id::GpuUuid;
-use sela_protocol::local::{CardState, LeaseState, Snapshot};
+use sela_protocol::local::{CardState, LeaseState, Snapshot, ThermalLimits};
 use sela_protocol::node::PROTOCOL;
 use sela_protocol::presence::Availability;
 use sela_protocol::units::Now;
@@ -40,10 +40,15 @@ impl State {
 
     pub(crate) fn card_view(&self, gpu: &GpuUuid, availability: Availability) -> Option<CardState> {
         let card = self.cards.get(gpu)?;
+        let policy = self.policy.for_card(gpu);
         Some(CardState {
             description: card.description.clone(),
             reading: card.reading.clone(),
-            floor: self.policy.for_card(gpu).floor,
+            floor: policy.floor,
+            limits: ThermalLimits {
+                core_hard: policy.core_hard,
+                resume_below: policy.resume_below,
+            },
             availability,
             lease: card.lease.as_ref().map(Lease::view),
             last_yield: card.last_yield.clone(),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A value, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Reading<T> {
     /// What the card reported.
@@ -45,6 +46,7 @@ impl<T> Reading<T> {
 
 /// What does not change while the driver runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct CardDescription {
     /// The card's identity.
     pub uuid: GpuUuid,
@@ -64,6 +66,7 @@ pub struct CardDescription {
 
 /// The range in which a power limit may be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct PowerLimits {
     /// Least.
     pub least: Milliwatts,
@@ -75,6 +78,7 @@ pub struct PowerLimits {
 
 /// What a card reports at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct CardReading {
     /// Which card.
     pub uuid: GpuUuid,

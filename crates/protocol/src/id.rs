@@ -52,6 +52,7 @@ macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal, $kind:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "bindings", derive(ts_rs::TS), ts(type = "string"))]
         pub struct $name(Uuid);
 
         impl From<Uuid> for $name {
@@ -136,6 +137,7 @@ id!(
 
 /// A card by its vendor's UUID ("GPU-…"). An index is only for display, since it changes between starts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(transparent)]
 pub struct GpuUuid(pub String);
 

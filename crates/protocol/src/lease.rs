@@ -14,6 +14,7 @@ pub struct FencingToken(pub u64);
 
 /// How far a lease has come on its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum LeasePhase {
     /// Image, inputs and checkpoint are being fetched.
@@ -37,6 +38,7 @@ pub enum LeasePhase {
 
 /// Who or what ended a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EndCause {
     /// The job's program ended by itself.

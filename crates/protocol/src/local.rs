@@ -6,7 +6,7 @@ use crate::id::{GpuUuid, JobId, LeaseId, NodeId};
 use crate::lease::{EndCause, LeasePhase};
 use crate::money::{HourlyPrice, Micros};
 use crate::node::Isolation;
-use crate::presence::{Availability, Signals};
+use crate::presence::{Availability, HoldReason, Signals};
 use crate::units::{Bytes, Celsius, Millis, Milliwatts, Now, Percent, UtcMs};
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,7 @@ pub const LOCAL_PROTOCOL: u32 = 1;
 
 /// Everything that a client needs to show the agent at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct Snapshot {
     /// Protocol of the local interface.
     pub protocol: u32,
@@ -42,6 +43,7 @@ pub struct Snapshot {
 
 /// How jobs are isolated, or why they cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum IsolationState {
     /// They are.
@@ -58,6 +60,7 @@ pub enum IsolationState {
 
 /// The link to the exchange.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum MarketLink {
     /// No exchange is set in `agent.toml`.
@@ -89,6 +92,7 @@ pub enum MarketLink {
 
 /// A pause that the owner asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct Pause {
     /// Since when.
     pub since_utc_ms: UtcMs,
@@ -98,6 +102,7 @@ pub struct Pause {
 
 /// One card as its owner sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct CardState {
     /// What it is.
     pub description: CardDescription,
@@ -105,6 +110,8 @@ pub struct CardState {
     pub reading: Option<CardReading>,
     /// The floor in force.
     pub floor: HourlyPrice,
+    /// How hot it may become.
+    pub limits: ThermalLimits,
     /// Whether it may be shared now, and if not, why.
     pub availability: Availability,
     /// The lease on it.
@@ -113,8 +120,19 @@ pub struct CardState {
     pub last_yield: Option<YieldMeasure>,
 }
 
+/// How hot the owner lets a card become while a job is on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
+pub struct ThermalLimits {
+    /// At this core temperature the job ends within one reading.
+    pub core_hard: Celsius,
+    /// Below this core temperature the card is shared again.
+    pub resume_below: Celsius,
+}
+
 /// A lease as the owner sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct LeaseState {
     /// Which.
     pub lease: LeaseId,
@@ -134,6 +152,7 @@ pub struct LeaseState {
 
 /// How fast a card was given back. Spans are from the cause; `None` where that step did not happen or was not reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct YieldMeasure {
     /// When.
     pub at_utc_ms: UtcMs,
@@ -151,6 +170,7 @@ pub struct YieldMeasure {
 
 /// Sums of receipts (and of notes not yet receipted, as `pending`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct Earned {
     /// Net of fee since local midnight.
     pub today_net: Micros,
@@ -166,6 +186,7 @@ pub struct Earned {
 
 /// One line of `sela earnings`: one lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct EarningsLine {
     /// Which lease.
     pub lease: LeaseId,
@@ -199,6 +220,7 @@ pub struct EarningsLine {
 
 /// One page of a long list, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct Page<T> {
     /// The lines of this page.
     pub items: Vec<T>,
@@ -208,6 +230,7 @@ pub struct Page<T> {
 
 /// One line of `sela jobs`: one lease, running or past.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct JobLine {
     /// Which lease.
     pub lease: LeaseId,
@@ -229,6 +252,7 @@ pub struct JobLine {
 
 /// What one card did over one span of time. An absent value was not reported in that span.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct Sample {
     /// Which card.
     pub gpu: GpuUuid,
@@ -246,8 +270,50 @@ pub struct Sample {
     pub vram_most: Option<Bytes>,
 }
 
+/// What became of the cards in a span of time: what the gap strip of the window draws. Nothing is told of the time in
+/// which the agent did not run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
+pub struct StripRecord {
+    /// Oldest first; those of one card do not overlap.
+    pub stretches: Vec<Stretch>,
+    /// Each time that a card was given back, oldest first.
+    pub yields: Vec<YieldMeasure>,
+}
+
+/// A span of time in which one card was offered, or sold, or held for one reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
+pub struct Stretch {
+    /// Which card.
+    pub gpu: GpuUuid,
+    /// Its first moment.
+    pub from_utc_ms: UtcMs,
+    /// The first moment after it; that of the answer where it goes on.
+    pub to_utc_ms: UtcMs,
+    /// The first reason that held the card, as it was when the stretch began; `None` while it was offered or sold.
+    pub held: Option<HoldReason>,
+    /// To whom it was sold.
+    pub sold: Option<Sold>,
+}
+
+/// The lease of a stretch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
+pub struct Sold {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// For which job.
+    pub job: JobId,
+    /// The job's name, as its tenant wrote it.
+    pub name: Option<String>,
+    /// At which price.
+    pub price: HourlyPrice,
+}
+
 /// What the owner can tell the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Command {
     /// Share no card, and end what runs.
@@ -271,6 +337,7 @@ pub enum Command {
 
 /// What the agent answers to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CommandReply {
     /// Done, or under way and to be seen in the events.
@@ -284,6 +351,7 @@ pub enum CommandReply {
 
 /// A numbered event of `GET /v1/events`. The first of a stream is a whole snapshot; so is the next after a reader fell behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct NumberedEvent {
     /// Rises by one within a stream.
     pub number: u64,
@@ -293,6 +361,7 @@ pub struct NumberedEvent {
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
     /// Everything.
@@ -300,7 +369,10 @@ pub enum Event {
     /// One card changed.
     Card(Box<CardState>),
     /// The link to the exchange changed.
-    Market(MarketLink),
+    Market {
+        /// The link now. A field of its own, since it is tagged `type` as this is.
+        link: MarketLink,
+    },
     /// Paused or resumed.
     Pause {
         /// The pause in force.
@@ -319,6 +391,7 @@ pub enum Event {
 
 /// One line of `sela doctor`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct DoctorLine {
     /// What was looked at.
     pub subject: String,
@@ -332,6 +405,7 @@ pub struct DoctorLine {
 
 /// How a check of `sela doctor` came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Works.
@@ -346,6 +420,7 @@ pub enum Verdict {
 
 /// The body of every error of the local interface and of the exchange's REST interface (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct Problem {
     /// A name for programs: `unknown_field`, `insufficient_funds`, …
     pub code: String,
@@ -362,4 +437,32 @@ pub struct DiskBudget {
     pub budget: Bytes,
     /// Never leave less than this free.
     pub free_floor: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_of_the_link_travels_as_an_event() {
+        let url = || "https://exchange.example".to_owned();
+        for link in [
+            MarketLink::NotConfigured,
+            MarketLink::Connecting {
+                url: url(),
+                last_error: None,
+            },
+            MarketLink::Refused {
+                url: url(),
+                message: "ask for an invitation".to_owned(),
+            },
+        ] {
+            let event = NumberedEvent {
+                number: 7,
+                event: Event::Market { link },
+            };
+            let text = serde_json::to_string(&event).expect("writes");
+            assert_eq!(serde_json::from_str::<NumberedEvent>(&text).expect(&text), event);
+        }
+    }
 }

@@ -8,10 +8,12 @@ use std::str::FromStr;
 
 /// An amount of the exchange's one asset, in millionths of its unit (1 USD = 1 000 000). Negative only in postings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS), ts(type = "string"))]
 pub struct Micros(pub i64);
 
 /// A price per GPU-hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(transparent)]
 pub struct HourlyPrice(pub Micros);
 

@@ -124,6 +124,7 @@ pub enum RefusalCode {
 
 /// How strongly a node isolates jobs (docs/security.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
     /// Native, limits by cgroup v1 on a hybrid machine: for labs only.

@@ -8,6 +8,7 @@ use std::fmt;
 
 /// One signal as its source gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Observed<T> {
     /// The source answered.
@@ -35,6 +36,7 @@ pub enum Observed<T> {
 
 /// The owner's input over all sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct InputActivity {
     /// The newest moment at which a key, a button or a pointer moved.
     pub last_input_boot_ms: BootMs,
@@ -42,6 +44,7 @@ pub struct InputActivity {
 
 /// A process on a card that is neither a job of ours nor on the owner's ignore list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct ForeignUse {
     /// Which card.
     pub gpu: GpuUuid,
@@ -57,6 +60,7 @@ pub struct ForeignUse {
 
 /// Everything that is seen of the owner at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct Signals {
     /// Keyboard, mouse, pointer.
     pub input: Observed<InputActivity>,
@@ -66,6 +70,7 @@ pub struct Signals {
 
 /// Why a card is not shared now. Each says what would lift it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum HoldReason {
     /// The owner is here.
@@ -219,6 +224,7 @@ impl fmt::Display for Span {
 
 /// Whether a card may be shared now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Availability {
     /// It may.

@@ -7,6 +7,7 @@ macro_rules! unit {
     ($(#[$doc:meta])* $name:ident, $inner:ty, $suffix:literal) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
@@ -147,6 +148,7 @@ impl UtcMs {
 
 /// Both clocks, read together by `sela-clock` and passed in to everything that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
 pub struct Now {
     /// For deadlines and durations.
     pub boot_ms: BootMs,
