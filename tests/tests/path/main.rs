@@ -1,5 +1,13 @@
 //! The path, black box: a stranger's container earns money on an idle card, and whatever goes wrong on the way ends well. One
 //! program, so that it is linked once; each module is one kind of story.
 
+mod breaks;
+mod disks;
+mod earning;
+mod images;
+mod mouse;
+mod owners;
+mod settings;
+mod soak;
 mod strangers;
 mod written;

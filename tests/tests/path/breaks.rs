@@ -1,0 +1,184 @@
+//! Parts that die: killed at the worst moment, stopped, started late. Whatever is left of a job is gone by itself, every lease is
+//! paid exactly once, and the job goes on.
+
+use anyhow::{Context, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use sela_protocol::id::{JobId, LeaseId};
+use sela_protocol::lease::EndCause;
+use sela_protocol::local::MarketLink;
+use sela_protocol::tenant::JobView;
+use sela_protocol::units::Millis;
+use sela_tests::{Plan, World, boot_us, expected_result, in_a_world, job_pids, keeper_of};
+
+fn running_job(world: &mut World) -> anyhow::Result<(JobId, LeaseId)> {
+    let job = world.submit(&["--steps", "80", "--step-ms", "50"])?;
+    world.tenant.wait_until_it_says(job, "step 3 of")?;
+    world.tenant.wait_for_a_checkpoint(job)?;
+    Ok((job, world.lease_of(job)?))
+}
+
+/// Waits until nothing is left and says how long after `since` that was. The bound that the design promises is 5 s + 1 s; a busy
+/// machine's delay is no reason to fail, so it is told and not asserted.
+fn tell_when_nothing_is_left(world: &World, lease: LeaseId, what: &str, since: u64) -> anyhow::Result<()> {
+    world.wait_until_nothing_is_left(&[lease])?;
+    println!(
+        "measured: {what}: nothing of the job left after {} ms",
+        (boot_us() - since) / 1_000
+    );
+    Ok(())
+}
+
+fn done_from_its_checkpoint(world: &World, job: JobId) -> anyhow::Result<JobView> {
+    let view = world.tenant.wait_until_done(job)?;
+    ensure!(
+        view.leases.len() == 2,
+        "it took {} leases: {:#?}",
+        view.leases.len(),
+        view.leases
+    );
+    ensure!(
+        world.tenant.output(job)?["result"] == expected_result(80).as_bytes(),
+        "another result"
+    );
+    let log = world.tenant.log(job)?;
+    ensure!(
+        log.matches("begins after step 0 of").count() == 1,
+        "it began anew: {log}"
+    );
+    Ok(view)
+}
+
+#[test]
+fn an_agent_that_starts_before_the_exchange_keeps_trying_and_says_so() {
+    let plan = Plan {
+        agent: false,
+        ..Plan::default()
+    };
+    in_a_world(&plan, |world| {
+        world.exchange.part.kill()?;
+        world.owner.start_agent()?;
+        world.owner.wait("the agent to say that nobody answers", |snapshot| {
+            matches!(
+                &snapshot.market,
+                MarketLink::Connecting {
+                    last_error: Some(_),
+                    ..
+                }
+            )
+        })?;
+        let shown = world.owner.sela(&["status"])?;
+        ensure!(
+            shown.good()?.contains(&world.exchange.url()),
+            "status names no exchange: {}",
+            shown.stdout
+        );
+        world.exchange.start_again()?;
+        let job = world.submit(&["--steps", "1"])?;
+        world.tenant.wait_until_done(job).map(drop)
+    });
+}
+
+#[test]
+fn an_exchange_that_is_killed_in_the_middle_of_a_job_loses_and_doubles_nothing() {
+    in_a_world(&Plan::default(), |world| {
+        let (job, lease) = running_job(world)?;
+        let processes = job_pids(lease);
+        world.exchange.part.kill()?;
+        world.owner.wait("the agent to see it", |snapshot| {
+            matches!(snapshot.market, MarketLink::Connecting { .. })
+        })?;
+        ensure!(
+            !processes.is_empty() && job_pids(lease) == processes,
+            "the job did not go on without the exchange"
+        );
+        world.exchange.start_again()?;
+        let view = world.tenant.wait_until_done(job)?;
+        ensure!(
+            view.leases.len() == 1,
+            "it took {} leases: {:#?}",
+            view.leases.len(),
+            view.leases
+        );
+        let log = world.tenant.log(job)?;
+        for step in 1..=80 {
+            let said = log.matches(&format!("step {step} of 80\n")).count();
+            ensure!(said == 1, "step {step} stands {said} times in the log:\n{log}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_killed_agent_leaves_nothing_and_its_lease_is_paid_to_the_millisecond_when_it_is_back() {
+    in_a_world(&Plan::default(), |world| {
+        let (job, lease) = running_job(world)?;
+        let killed = boot_us();
+        world.owner.agent.kill()?;
+        tell_when_nothing_is_left(world, lease, "kill -9 of the agent", killed)?;
+        // What the keeper wrote down is all that is known of the last seconds.
+        let account = std::fs::read(world.owner.data().join(format!("accounts/{lease}.json")));
+        let account: serde_json::Value = serde_json::from_slice(&account.context("the keeper left no account")?)?;
+        let number = |name: &str| {
+            account[name]
+                .as_u64()
+                .with_context(|| format!("no {name} in {account}"))
+        };
+        let ran = number("ended_boot_us")? - number("started_boot_us")? - number("frozen_us")?;
+        ensure!(number("thawed_ms")? == ran / 1_000, "{account}");
+        world.owner.start_agent()?;
+        let view = done_from_its_checkpoint(world, job)?;
+        ensure!(
+            view.leases[0].end == Some(EndCause::AgentRestarted),
+            "{:?}",
+            view.leases
+        );
+        ensure!(
+            view.leases[0].billed_ms == Millis(ran / 1_000),
+            "billed {} of {ran} µs",
+            view.leases[0].billed_ms
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_stopped_agent_loses_its_job_when_the_grant_runs_out_and_goes_on_when_it_wakes() {
+    in_a_world(&Plan::default(), |world| {
+        let (job, lease) = running_job(world)?;
+        let stopped = boot_us();
+        world.owner.agent.signal(Signal::STOP)?;
+        sela_tests::wait_for("the job to be gone", || Ok(job_pids(lease).is_empty().then_some(())))?;
+        println!(
+            "measured: SIGSTOP of the agent: the job's processes gone after {} ms",
+            (boot_us() - stopped) / 1_000
+        );
+        tell_when_nothing_is_left(world, lease, "SIGSTOP of the agent", stopped)?;
+        world.owner.agent.signal(Signal::CONT)?;
+        let view = done_from_its_checkpoint(world, job)?;
+        ensure!(view.leases[0].end == Some(EndCause::GrantExpired), "{:?}", view.leases);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_killed_keeper_takes_its_job_with_it_and_the_job_goes_on() {
+    in_a_world(&Plan::default(), |world| {
+        let (job, lease) = running_job(world)?;
+        let keeper = keeper_of(world.owner.agent.pid()?).context("the agent has no keeper")?;
+        let killed = boot_us();
+        let keeper = i32::try_from(keeper)
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("a process id")?;
+        kill_process(keeper, Signal::KILL)?;
+        sela_tests::wait_for("the job to be gone", || Ok(job_pids(lease).is_empty().then_some(())))?;
+        tell_when_nothing_is_left(world, lease, "kill -9 of the keeper", killed)?;
+        let view = done_from_its_checkpoint(world, job)?;
+        ensure!(
+            matches!(&view.leases[0].end, Some(EndCause::NodeFault { message }) if message.contains("keeper")),
+            "{:?}",
+            view.leases
+        );
+        Ok(())
+    });
+}

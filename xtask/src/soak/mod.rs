@@ -1,0 +1,62 @@
+//! `cargo xtask soak NAME`: what is tried hundreds of times with another seed each, and never the same twice. What a run is lives in
+//! `sela-tests`; here it is counted, told, and said how to see a failure again.
+
+use std::process::ExitCode;
+
+use sela_tests::soak::{Told, hits, run};
+
+use crate::arguments::{Purpose, SoakName};
+use crate::commands;
+use crate::places::Places;
+use crate::setup;
+
+/// Programs that every run starts.
+const PROGRAMS: [&str; 8] = [
+    "-p",
+    "sela-agent",
+    "-p",
+    "sela-exchange",
+    "-p",
+    "sela-nvml-sim",
+    "-p",
+    "sela-tests",
+];
+
+/// Runs `runs` seeds from `seed` on. Ends with a failure if any of them did.
+///
+/// # Errors
+/// If the programs under test do not build.
+pub(crate) fn soak(places: &Places, name: SoakName, seed: u64, runs: u64) -> anyhow::Result<ExitCode> {
+    setup::ensure(places, Purpose::Soak)?;
+    commands::run(commands::cargo(places, ["build", "--quiet", "--locked"]).args(PROGRAMS))?;
+    match name {
+        SoakName::Path => Ok(path(seed, runs)),
+    }
+}
+
+fn path(seed: u64, runs: u64) -> ExitCode {
+    let mut good: Vec<Told> = Vec::new();
+    let mut bad: Vec<u64> = Vec::new();
+    for seed in seed..seed.saturating_add(runs) {
+        match run(seed) {
+            Ok(told) => {
+                println!("{told}");
+                good.push(told);
+            }
+            Err(error) => {
+                println!("seed {seed}: FAILED: {error:#}");
+                bad.push(seed);
+            }
+        }
+    }
+    println!("\n{}", hits(&good));
+    for seed in &bad {
+        println!("to see it again: cargo xtask soak path --seed {seed} --runs 1");
+    }
+    println!("{} passed, {} failed", good.len(), bad.len());
+    if bad.is_empty() && !good.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
