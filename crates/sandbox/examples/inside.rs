@@ -1,8 +1,11 @@
-//! Runs inside a job, for the tests: asks the kernel for what a job must not have and prints what it answered, a line each.
+//! Runs inside a job, for the tests: asks the kernel for what a job must not have and prints what it answered, a line each; or
+//! with a path, holds a lock on that device until it is killed.
 
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
+use std::fs::OpenOptions;
 use std::io;
+use std::time::Duration;
 
 /// Calls that must be refused, with arguments that would do no harm if they were not.
 const CALLS: [(&str, libc::c_long, [libc::c_long; 4]); 22] = [
@@ -47,6 +50,24 @@ const CALLS: [(&str, libc::c_long, [libc::c_long; 4]); 22] = [
 ];
 
 fn main() {
+    match std::env::args().nth(1) {
+        Some(device) => hold(&device),
+        None => ask(),
+    }
+}
+
+fn hold(device: &str) {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(device)
+        .expect("the device is there");
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("nobody holds it");
+    println!("held {device}");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+fn ask() {
     for (name, call, [a, b, c, d]) in CALLS {
         // SAFETY: refused or not, none of these calls touches this process's memory with null pointers and empty lengths.
         let result = unsafe { libc::syscall(call, a, b, c, d) };

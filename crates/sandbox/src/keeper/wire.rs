@@ -219,8 +219,15 @@ pub enum LogStream {
 }
 
 /// Bytes as they came, base64 on the wire.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct LogBytes(pub Vec<u8>);
+
+/// As text: lists of numbers help nobody.
+impl std::fmt::Debug for LogBytes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "LogBytes({:?})", String::from_utf8_lossy(&self.0))
+    }
+}
 
 impl Serialize for LogBytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

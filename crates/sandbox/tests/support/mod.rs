@@ -148,9 +148,16 @@ fn make_image(layer: &Path) {
     give(layer);
 }
 
+/// The loader's own answer, which needs no shell: an initramfs has none that `ldd` could run in.
 fn libraries(program: &Path) -> Vec<PathBuf> {
-    let listed = std::process::Command::new("ldd").arg(program).output().unwrap().stdout;
-    let listed = String::from_utf8(listed).unwrap();
+    let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+    let loader = loader.iter().find(|path| Path::new(path).exists()).expect("a loader");
+    let listed = std::process::Command::new(loader)
+        .arg("--list")
+        .arg(program)
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
     listed
         .split_whitespace()
         .filter(|word| word.starts_with('/'))
