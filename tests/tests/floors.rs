@@ -2,6 +2,7 @@
 //! not know each other. And what the deciding crates must never link.
 //!
 //! The rules are functions over a small picture of the workspace, so that the tests below can plant a wrong arrow and see it found.
+#![allow(clippy::unwrap_used, clippy::type_complexity, reason = "all of this file is a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

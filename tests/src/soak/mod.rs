@@ -176,7 +176,11 @@ fn check_the_end(world: &World, job: JobId, view: &JobView, action: Action) -> a
             cause: EndCause::Exited { code: 137 },
             ..
         } if action == Action::KillJob => Ok(()),
-        state => bail!("the job ended as {state:?}: {:#?}", view.leases),
+        JobState::Queued { .. }
+        | JobState::Leased { .. }
+        | JobState::Failed { .. }
+        | JobState::Cancelled
+        | JobState::Unknown => bail!("the job ended as {:?}: {:#?}", view.state, view.leases),
     }
 }
 

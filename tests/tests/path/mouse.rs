@@ -7,7 +7,6 @@ use sela_protocol::lease::EndCause;
 use sela_protocol::money::Micros;
 use sela_protocol::units::Millis;
 use sela_tests::{Plan, World, boot_us, cgroup_of, expected_result, in_a_world, number_in, wait_for};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -49,8 +48,8 @@ impl Witness {
 
 fn watch(
     cgroup: &std::path::Path,
-    node: &PathBuf,
-    account: &PathBuf,
+    node: &std::path::Path,
+    account: &std::path::Path,
     stop: &AtomicBool,
 ) -> (Seen, Option<serde_json::Value>) {
     let (mut seen, mut written) = (Seen::default(), None);
