@@ -45,6 +45,18 @@ pub(crate) enum Verb {
         #[arg(long)]
         record: bool,
     },
+    /// Try something many times, each time with another seed; a seed that fails is told with the command that shows it again.
+    Soak {
+        /// What to try.
+        #[arg(value_enum)]
+        name: SoakName,
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many seeds.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+        runs: u64,
+    },
 }
 
 /// What a machine is being prepared for.
@@ -91,6 +103,13 @@ impl BenchName {
     }
 }
 
+/// What can be tried many times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SoakName {
+    /// The path: a job, and something that goes wrong at a random point of its life.
+    Path,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +153,14 @@ mod tests {
                     record: true,
                 },
             ),
+            (
+                "soak path --seed 7 --runs 3",
+                Verb::Soak {
+                    name: SoakName::Path,
+                    seed: 7,
+                    runs: 3,
+                },
+            ),
         ] {
             assert_eq!(parse(line).unwrap_or_else(|error| panic!("{line}: {error}")), verb);
         }
@@ -147,6 +174,8 @@ mod tests {
             "test --fast",
             "bench",
             "bench nothing",
+            "soak",
+            "soak path --runs 0",
             "setup --for everything",
         ] {
             assert_eq!(parse(line).expect_err(line).exit_code(), 2, "{line}");

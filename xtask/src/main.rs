@@ -20,6 +20,8 @@ mod processes;
 #[cfg(target_os = "linux")]
 mod run;
 mod setup;
+#[cfg(target_os = "linux")]
+mod soak;
 mod test;
 #[cfg(target_os = "linux")]
 mod workload_image;
@@ -28,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, Verb};
+use arguments::{Arguments, SoakName, Verb};
 use places::Places;
 
 fn main() -> ExitCode {
@@ -54,6 +56,7 @@ fn act(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Verb::Run { once } => run(&places, *once),
         Verb::Test { quick } => test::test(&places, *quick),
         Verb::Bench { name, record } => bench::bench(&places, *name, *record),
+        Verb::Soak { name, seed, runs } => soak(&places, *name, *seed, *runs),
     }
 }
 
@@ -64,5 +67,15 @@ fn run(places: &Places, once: bool) -> anyhow::Result<ExitCode> {
 
 #[cfg(not(target_os = "linux"))]
 fn run(_places: &Places, _once: bool) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("jobs run in isolation on Linux only so far; `cargo xtask test --quick` works here")
+}
+
+#[cfg(target_os = "linux")]
+fn soak(places: &Places, name: SoakName, seed: u64, runs: u64) -> anyhow::Result<ExitCode> {
+    soak::soak(places, name, seed, runs)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn soak(_places: &Places, _name: SoakName, _seed: u64, _runs: u64) -> anyhow::Result<ExitCode> {
     anyhow::bail!("jobs run in isolation on Linux only so far; `cargo xtask test --quick` works here")
 }

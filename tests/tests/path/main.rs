@@ -13,6 +13,5 @@ mod images;
 mod mouse;
 mod owners;
 mod settings;
-mod soak;
 mod strangers;
 mod written;

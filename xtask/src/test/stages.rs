@@ -82,6 +82,10 @@ pub(crate) fn all() -> Vec<Stage> {
         stage("doc tests", Kind::DocTest, doc_tests),
         #[cfg(target_os = "linux")]
         stage("workloads, optimised", Kind::Workload, workloads),
+        #[cfg(target_os = "linux")]
+        stage("soak of the path, a fixed slice", Kind::Soak, |_| {
+            Ok(crate::soak::slice())
+        }),
     ]
 }
 
