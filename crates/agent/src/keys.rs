@@ -41,7 +41,9 @@ pub(crate) fn read_node_key(path: &Path) -> anyhow::Result<Option<SigningKey>> {
     }
     let mut seed = [0; 32];
     hex::decode_to_slice(text.trim(), &mut seed).map_err(|_| {
-        anyhow::anyhow!("{shown} is not a node key (64 hex digits); put back a copy of it, since what it earned hangs on it")
+        anyhow::anyhow!(
+            "{shown} is not a node key (64 hex digits); put back a copy of it, since what it earned hangs on it"
+        )
     })?;
     Ok(Some(SigningKey::from_bytes(&seed)))
 }

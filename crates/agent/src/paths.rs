@@ -29,19 +29,22 @@ impl Paths {
     }
 
     fn from_variables(variable: impl Fn(&str) -> Option<OsString>, uid: u32) -> anyhow::Result<Self> {
-        let absolute = |name: &str| {
-            variable(name)
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
-        };
+        let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let under = |own: &str, service: &str, xdg: &str, home: &str| {
             absolute(own)
                 .or_else(|| absolute(service))
                 .or_else(|| absolute(xdg).map(|base| base.join("sela")))
                 .or_else(|| absolute("HOME").map(|base| base.join(home).join("sela")))
-                .with_context(|| format!("neither {own} nor {xdg} nor HOME is set to an absolute path; set one of them"))
+                .with_context(|| {
+                    format!("neither {own} nor {xdg} nor HOME is set to an absolute path; set one of them")
+                })
         };
-        let config = under("SELA_CONFIG_DIR", "CONFIGURATION_DIRECTORY", "XDG_CONFIG_HOME", ".config")?;
+        let config = under(
+            "SELA_CONFIG_DIR",
+            "CONFIGURATION_DIRECTORY",
+            "XDG_CONFIG_HOME",
+            ".config",
+        )?;
         let data = under("SELA_DATA_DIR", "STATE_DIRECTORY", "XDG_DATA_HOME", ".local/share")?;
         let runtime = absolute("SELA_RUNTIME_DIR")
             .or_else(|| absolute("RUNTIME_DIRECTORY"))
@@ -51,7 +54,8 @@ impl Paths {
                 uid => PathBuf::from(format!("/run/user/{uid}/sela")),
             });
         // A machine-wide folder, unless this agent was told to live in a runtime folder of its own: a test's.
-        let locks = absolute("SELA_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run/lock/sela"), |own| own.join("locks"));
+        let locks =
+            absolute("SELA_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run/lock/sela"), |own| own.join("locks"));
         Ok(Self {
             config,
             data,
@@ -124,7 +128,12 @@ impl Paths {
         if !self.locks.exists() {
             std::fs::create_dir_all(&self.locks)
                 .and_then(|()| std::fs::set_permissions(&self.locks, std::fs::Permissions::from_mode(0o1777)))
-                .with_context(|| format!("the folder for the cards' locks, {}, cannot be made", self.locks.display()))?;
+                .with_context(|| {
+                    format!(
+                        "the folder for the cards' locks, {}, cannot be made",
+                        self.locks.display()
+                    )
+                })?;
         }
         Ok(())
     }

@@ -1,11 +1,12 @@
-//! What a job gets to see of its one card: the card's device nodes and, where the card is real, the running driver's own
-//! libraries. A simulated card is a device file and two variables that say so.
+//! What a job gets to see of its one card. A real card is described by `sela_sandbox::cdi` from the running driver; a simulated
+//! one is a device file and two variables that say so.
 
 use super::Workshop;
 use sela_gpu::{GpuError, Nvml};
 use sela_protocol::id::GpuUuid;
 use sela_protocol::units::Bytes;
 use sela_sandbox::card::{CardAccess, Placed};
+use sela_sandbox::cdi::{self, CdiError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -14,32 +15,45 @@ const SIMULATED_DEVICE: &str = "SELA_SIM_DEVICE";
 /// How much of its memory the job holds.
 const SIMULATED_MEMORY: &str = "SELA_SIM_VRAM_MIB";
 
+/// Why a job cannot reach its card.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CardAccessError {
+    /// The driver does not answer for the card.
+    #[error(transparent)]
+    Driver(#[from] GpuError),
+    /// The driver's files are not as they should be.
+    #[error(transparent)]
+    Files(#[from] CdiError),
+}
+
 /// Asks the driver. Blocking.
 ///
 /// # Errors
-/// Where the driver does not answer for the card.
-pub(super) fn of(workshop: &Workshop, gpu: &GpuUuid, vram: Bytes) -> Result<Option<CardAccess>, GpuError> {
+/// See [`CardAccessError`].
+pub(super) fn of(workshop: &Workshop, gpu: &GpuUuid, vram: Bytes) -> Result<CardAccess, CardAccessError> {
     let driver = Nvml::start(workshop.nvml_library.as_deref())?;
-    let simulation = workshop.simulation.as_deref();
-    let simulated = driver
-        .cards()?
-        .iter()
-        .any(|card| card.uuid == *gpu && card.simulated);
-    let nodes = driver.device_nodes(gpu, simulation)?;
-    Ok(Some(if simulated {
-        simulated_card(&nodes, vram)
-    } else {
-        real_card(&nodes, driver.driver_version())
-    }))
+    let is_simulated = driver.cards()?.iter().any(|card| card.uuid == *gpu && card.simulated);
+    let nodes = driver.device_nodes(gpu, workshop.simulation.as_deref())?;
+    if is_simulated {
+        return Ok(simulated_card(&nodes, vram));
+    }
+    Ok(cdi::nvidia(&nodes, driver.driver_version())?)
 }
 
 fn simulated_card(nodes: &[PathBuf], vram: Bytes) -> CardAccess {
-    let devices: Vec<Placed> = nodes.iter().map(|node| in_dev(node)).collect();
+    let devices: Vec<Placed> = nodes
+        .iter()
+        .map(|node| Placed {
+            outside: node.clone(),
+            inside: Path::new("/dev").join(node.file_name().unwrap_or_default()),
+        })
+        .collect();
     let device = devices.first().map(|node| node.inside.display().to_string());
     let mib = (vram.0 >> 20).max(1);
-    let mut env = BTreeMap::new();
-    env.insert(SIMULATED_DEVICE.to_owned(), device.unwrap_or_default());
-    env.insert(SIMULATED_MEMORY.to_owned(), mib.to_string());
+    let env = BTreeMap::from([
+        (SIMULATED_DEVICE.to_owned(), device.unwrap_or_default()),
+        (SIMULATED_MEMORY.to_owned(), mib.to_string()),
+    ]);
     CardAccess {
         devices,
         env,
@@ -47,21 +61,16 @@ fn simulated_card(nodes: &[PathBuf], vram: Bytes) -> CardAccess {
     }
 }
 
-fn real_card(nodes: &[PathBuf], _driver_version: &str) -> CardAccess {
-    CardAccess {
-        devices: nodes
-            .iter()
-            // `nvidia-uvm-tools` is for debuggers, and not on every machine.
-            .filter(|node| node.exists())
-            .map(|node| in_dev(node))
-            .collect(),
-        ..CardAccess::default()
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn in_dev(node: &Path) -> Placed {
-    Placed {
-        outside: node.to_owned(),
-        inside: Path::new("/dev").join(node.file_name().unwrap_or_default()),
+    #[test]
+    fn a_job_on_a_simulated_card_sees_its_one_node_and_holds_what_it_asked_for() {
+        let card = simulated_card(&[PathBuf::from("/lab/dev/sela-sim1")], Bytes::from_mib(900));
+        assert_eq!(card.devices[0].inside, PathBuf::from("/dev/sela-sim1"));
+        assert_eq!(card.env[SIMULATED_DEVICE], "/dev/sela-sim1");
+        assert_eq!(card.env[SIMULATED_MEMORY], "900");
+        assert_eq!(simulated_card(&[], Bytes(0)).env[SIMULATED_MEMORY], "1");
     }
 }

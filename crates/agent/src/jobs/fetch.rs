@@ -88,12 +88,19 @@ async fn inputs(inputs: &[JobInput], blobs: &Blobs, folder: &Path) -> Result<Pat
                 message: format!("input path \"{}\" must be a relative path without ..", input.path),
             });
         }
-        let mut parents: Vec<&Path> = path.ancestors().skip(1).take_while(|parent| *parent != folder).collect();
+        let mut parents: Vec<&Path> = path
+            .ancestors()
+            .skip(1)
+            .take_while(|parent| *parent != folder)
+            .collect();
         parents.reverse();
         for parent in parents {
             make_folder(parent, 0o755).await?;
         }
-        blobs.fetch(input.blob, &path).await.map_err(|error| transfer_fault(&error))?;
+        blobs
+            .fetch(input.blob, &path)
+            .await
+            .map_err(|error| transfer_fault(&error))?;
         // The job's ids are others than the agent's: it reads as one of "all".
         set_mode(&path, 0o644).await?;
     }

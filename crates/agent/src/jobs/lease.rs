@@ -8,7 +8,7 @@ use crate::market::{Blobs, LogUpload};
 use sela_core::{Input, LeaseEvent};
 use sela_protocol::lease::EndCause;
 use sela_protocol::node::Award;
-use sela_protocol::units::{Millis, Microseconds};
+use sela_protocol::units::{Microseconds, Millis};
 use sela_sandbox::keeper::handle::{self, HandleError, Orders, Reports};
 use sela_sandbox::keeper::wire::{Collected, FaultCode, Order, Report, Stop};
 use std::path::PathBuf;
@@ -170,10 +170,13 @@ impl LeaseTask {
             .await
             .map_err(|error| fault(&error))?
             .map_err(|error| fault(&error))?;
-        let plan = plan::plan(&self.workshop, &self.award, fetched, folder, card)?;
+        let plan = plan::plan(&self.workshop, &self.award, fetched, folder, Some(card))?;
         let (mut keeper, reports) = handle::spawn(&self.workshop.program).map_err(|error| fault(&error))?;
         let plan = Box::new(plan);
-        keeper.send(&Order::Start { plan }).await.map_err(|error| fault(&error))?;
+        keeper
+            .send(&Order::Start { plan })
+            .await
+            .map_err(|error| fault(&error))?;
         Ok((keeper, reports))
     }
 
@@ -326,11 +329,7 @@ impl LeaseTask {
         }
     }
 
-    async fn store(
-        &self,
-        results: &Results<'_>,
-        left: Left,
-    ) -> (Option<sela_protocol::blob::BlobId>, Option<String>) {
+    async fn store(&self, results: &Results<'_>, left: Left) -> (Option<sela_protocol::blob::BlobId>, Option<String>) {
         let mut problems = Vec::new();
         let thawed_ms = left.stop.map_or(Millis(0), |stop| stop.thawed_ms);
         match results.store("/checkpoint", left.checkpoint).await {

@@ -87,6 +87,9 @@ mod tests {
         let image = [pair("PATH", "/bin"), pair("MODEL", "small")];
         let job = BTreeMap::from([pair("MODEL", "large"), pair("SEED", "1")]);
         let merged = merged(&image, &job);
-        assert_eq!(merged, [pair("PATH", "/bin"), pair("MODEL", "large"), pair("SEED", "1")]);
+        assert_eq!(
+            merged,
+            [pair("PATH", "/bin"), pair("MODEL", "large"), pair("SEED", "1")]
+        );
     }
 }

@@ -115,7 +115,9 @@ impl Blobs {
     pub(crate) async fn open(&self, blob: BlobId) -> Result<(BlobReader, Option<Bytes>), TransferError> {
         let response = self.get(blob).await?;
         let size = response.content_length().map(Bytes);
-        let chunks = response.bytes_stream().map(|chunk| chunk.map_err(std::io::Error::other));
+        let chunks = response
+            .bytes_stream()
+            .map(|chunk| chunk.map_err(std::io::Error::other));
         let reader = BlobReader {
             chunks: Box::pin(chunks),
             rest: Chunk::new(),
@@ -219,8 +221,8 @@ impl Blobs {
         };
         let what = what.to_string();
         // A full disk at the exchange may be mended by its operator within the tries.
-        let passing = status.is_server_error()
-            || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
+        let passing =
+            status.is_server_error() || matches!(status, StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS);
         Err(if passing {
             TransferError::Network { what, why: detail }
         } else {
@@ -281,7 +283,11 @@ pub(crate) struct BlobReader {
 }
 
 impl AsyncRead for BlobReader {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
         while self.rest.is_empty() {
             match self.chunks.as_mut().poll_next(context) {
                 Poll::Ready(Some(Ok(chunk))) => self.rest = chunk,

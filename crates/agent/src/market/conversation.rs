@@ -60,8 +60,12 @@ impl Conversation {
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Binary(_))) => return Err(Broken("the exchange sent a binary message".to_owned())),
                 Some(Ok(Message::Close(frame))) => {
-                    let reason = frame.map(|frame| frame.reason.to_string()).filter(|reason| !reason.is_empty());
-                    return Err(Broken(reason.unwrap_or_else(|| "the exchange closed the connection".to_owned())));
+                    let reason = frame
+                        .map(|frame| frame.reason.to_string())
+                        .filter(|reason| !reason.is_empty());
+                    return Err(Broken(
+                        reason.unwrap_or_else(|| "the exchange closed the connection".to_owned()),
+                    ));
                 }
                 Some(Err(error)) => return Err(Broken(in_words(&error))),
                 None => return Err(Broken("the connection was closed".to_owned())),
@@ -72,7 +76,10 @@ impl Conversation {
     pub(super) async fn write(&mut self, value: &impl Serialize) -> Result<(), Broken> {
         let text = serde_json::to_string(value).map_err(|error| Broken(error.to_string()))?;
         if text.len() as u64 > FRAME_LIMIT.0 {
-            return Err(Broken(format!("a message of {} bytes is too large to be sent", text.len())));
+            return Err(Broken(format!(
+                "a message of {} bytes is too large to be sent",
+                text.len()
+            )));
         }
         timeout(DEAD, self.sink.send(Message::Text(text.into())))
             .await

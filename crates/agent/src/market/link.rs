@@ -8,9 +8,7 @@ use ed25519_dalek::SigningKey;
 use sela_protocol::envelope::{Envelope, PublicKey};
 use sela_protocol::id::{NodeId, OwnerId, SessionId};
 use sela_protocol::local::MarketLink;
-use sela_protocol::node::{
-    ExchangeMessage, Greeting, Hello, HelloReply, NodeMessage, PROTOCOL, RefusalCode, Resume,
-};
+use sela_protocol::node::{ExchangeMessage, Greeting, Hello, HelloReply, NodeMessage, PROTOCOL, RefusalCode, Resume};
 use sela_protocol::session::{Frame, SessionSide};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -84,9 +82,12 @@ pub(super) enum Order {
 /// The loop's end of the link. Dropping it closes the connection.
 #[derive(Debug)]
 pub(crate) struct Link {
-    orders: mpsc::UnboundedSender<Order>,
+    orders: Option<mpsc::UnboundedSender<Order>>,
     task: tokio::task::JoinHandle<()>,
 }
+
+/// How long the last words may take when the agent leaves.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 impl Link {
     /// Starts to connect; what happens goes to `news`.
@@ -101,22 +102,39 @@ impl Link {
             failures: 0,
         };
         let task = tokio::spawn(keeper.keep());
-        Self { orders, task }
+        Self {
+            orders: Some(orders),
+            task,
+        }
     }
 
     /// Says something in a session. In another session than the present one it is dropped: what still matters was said again
     /// when that one began.
     pub(crate) fn say(&self, session: SessionId, message: NodeMessage) {
-        // The task ends only with this handle.
-        drop(self.orders.send(Order::Say {
+        self.order(Order::Say {
             session,
             message: Box::new(message),
-        }));
+        });
     }
 
     /// A message was acted on and everything that depends on it is on the disk.
     pub(crate) fn acted_on(&self, session: SessionId, number: u64) {
-        drop(self.orders.send(Order::ActedOn { session, number }));
+        self.order(Order::ActedOn { session, number });
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // The task ends only with this handle.
+            drop(orders.send(order));
+        }
+    }
+
+    /// Sends what was said before, as far as the exchange takes it within two seconds, and closes the connection. What was not
+    /// sent is in the store and is said again in the next session.
+    pub(crate) async fn close(mut self) {
+        self.orders = None;
+        // Whether it ended by itself or not: dropping the handle aborts it.
+        drop(tokio::time::timeout(FAREWELL, &mut self.task).await);
     }
 }
 
@@ -252,8 +270,7 @@ impl Keeper {
             name: self.settings.name.clone(),
             resume: asked,
         };
-        let sealed =
-            Envelope::seal(&hello, &self.settings.key).map_err(|error| Ended::Broken(error.to_string()))?;
+        let sealed = Envelope::seal(&hello, &self.settings.key).map_err(|error| Ended::Broken(error.to_string()))?;
         conversation.write(&sealed).await?;
         match conversation.read().await? {
             HelloReply::Welcome {
@@ -289,7 +306,8 @@ impl Keeper {
         }
         if greeting.lab && !self.settings.lab {
             return Err(Ended::Refused(
-                "this exchange is a LAB: its money has no worth; to take part all the same, start the agent with --lab".to_owned(),
+                "this exchange is a LAB: its money has no worth; to take part all the same, start the agent with --lab"
+                    .to_owned(),
             ));
         }
         let known = &self.settings.known;

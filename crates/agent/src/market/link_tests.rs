@@ -199,7 +199,11 @@ async fn after_a_break_the_session_goes_on_and_nothing_is_lost_or_doubled() {
     assert_eq!(hello.resume, Some(resume), "frame 1 was not acted on");
     script.welcome(&mut peer, id, 1).await;
     let frame = peer.frame().await;
-    assert_eq!((frame.seq, frame.message), (2, Some(heartbeat(2))), "only what was not received");
+    assert_eq!(
+        (frame.seq, frame.message),
+        (2, Some(heartbeat(2))),
+        "only what was not received"
+    );
     assert_eq!(session(&mut news).await, (id, true));
     peer.say(1, 7).await;
     peer.say(2, 8).await;
@@ -292,9 +296,15 @@ async fn an_exchange_with_another_key_gets_no_hello() {
     })
     .await;
     let message = refusal(&mut news).await;
-    assert!(message.contains("another key") && message.contains("keys.json"), "{message}");
+    assert!(
+        message.contains("another key") && message.contains("keys.json"),
+        "{message}"
+    );
     let gone = peer.socket.next().await;
-    assert!(!matches!(gone, Some(Ok(Message::Text(_)))), "no hello was sent: {gone:?}");
+    assert!(
+        !matches!(gone, Some(Ok(Message::Text(_)))),
+        "no hello was sent: {gone:?}"
+    );
 }
 
 #[tokio::test]

@@ -4,9 +4,9 @@
 mod blobs;
 mod conversation;
 mod link;
-mod logs;
 #[cfg(test)]
 mod link_tests;
+mod logs;
 
 pub(crate) use blobs::{Blobs, TransferError, http_client};
 pub(crate) use link::{Link, LinkNews, LinkSettings};

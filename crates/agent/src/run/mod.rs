@@ -1,2 +1,14 @@
-//! `sela agent run`.
+//! `sela agent run`: brings everything up in the order that safety needs, runs the loop, and takes everything down.
+
 pub(crate) mod accounts;
+mod agent_loop;
+mod clock_of_today;
+mod effects;
+mod locks;
+mod messages;
+mod outbox;
+mod recovery;
+mod start;
+mod timer;
+
+pub(crate) use start::{AgentOptions, nvml_library, run};

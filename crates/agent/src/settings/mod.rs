@@ -29,6 +29,22 @@ pub(crate) struct Settings {
     pub(crate) disk_free_floor: Bytes,
 }
 
+impl Settings {
+    /// What is in force where no file could be read: no exchange is named, so nothing is offered.
+    pub(crate) fn defaults() -> Self {
+        Self {
+            market: None,
+            policy: Policy {
+                job_memory: DEFAULT_JOB_MEMORY,
+                ..Policy::default()
+            },
+            per_kwh: None,
+            disk_budget: DEFAULT_DISK_BUDGET,
+            disk_free_floor: DEFAULT_DISK_FREE_FLOOR,
+        }
+    }
+}
+
 /// `[market]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MarketSettings {

@@ -47,7 +47,10 @@ const FIELDS: Fields = Fields {
                 "ignore_programs",
             ]),
         ),
-        ("limits", Fields::flat(&["core_hard_c", "resume_below_c", "job_memory_mib"])),
+        (
+            "limits",
+            Fields::flat(&["core_hard_c", "resume_below_c", "job_memory_mib"]),
+        ),
         ("disk", Fields::flat(&["budget", "free_floor"])),
     ],
 };
@@ -182,17 +185,28 @@ impl Written {
         let cool_off = seconds(presence.cool_off_s, idle_after);
         if cool_off < idle_after {
             let least = idle_after.0 / 1000;
-            return Err(("presence.cool_off_s", format!("at least idle_after_s, which is {least}")));
+            return Err((
+                "presence.cool_off_s",
+                format!("at least idle_after_s, which is {least}"),
+            ));
         }
         let save_grace = seconds(presence.save_grace_s, default.save_grace);
         if save_grace > Millis::from_secs(60) {
-            return Err(("presence.save_grace_s", "at most 60: the card is yours within that".to_owned()));
+            return Err((
+                "presence.save_grace_s",
+                "at most 60: the card is yours within that".to_owned(),
+            ));
         }
         let evict_after = seconds(presence.evict_after_s, default.evict_after);
         if evict_after > Millis::from_secs(60) {
-            return Err(("presence.evict_after_s", "at most 60: a frozen job holds the card's memory".to_owned()));
+            return Err((
+                "presence.evict_after_s",
+                "at most 60: a frozen job holds the card's memory".to_owned(),
+            ));
         }
-        let foreign_utilisation = presence.foreign_utilisation.map_or(default.foreign_utilisation, Percent);
+        let foreign_utilisation = presence
+            .foreign_utilisation
+            .map_or(default.foreign_utilisation, Percent);
         if foreign_utilisation.0 > 100 {
             return Err(("presence.foreign_utilisation", "0 to 100, in percent".to_owned()));
         }
@@ -204,7 +218,10 @@ impl Written {
         let gap = default.core_hard.0 - default.resume_below.0;
         let resume_below = self.limits.resume_below_c.map_or(Celsius(core_hard.0 - gap), Celsius);
         if resume_below >= core_hard {
-            return Err(("limits.resume_below_c", format!("below core_hard_c, which is {}", core_hard.0)));
+            return Err((
+                "limits.resume_below_c",
+                format!("below core_hard_c, which is {}", core_hard.0),
+            ));
         }
         Ok(CardPolicy {
             floor: not_negative("price.floor", self.price.floor.unwrap_or(DEFAULT_FLOOR))?,
@@ -274,7 +291,9 @@ fn names_of(table: &dyn TableLike) -> serde_json::Value {
 
 /// Where the key of a dotted path stands; the nearest parent that is there where the key itself is not.
 fn span_of(table: &dyn TableLike, path: &str) -> Option<Range<usize>> {
-    let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
+    let (name, rest) = path
+        .split_once('.')
+        .map_or((path, None), |(name, rest)| (name, Some(rest)));
     let (key, item) = table.get_key_value(name)?;
     let inner = rest
         .zip(item.as_table_like())
@@ -331,7 +350,10 @@ mod tests {
         .expect("good settings");
         let policy = &settings.policy;
         assert_eq!(policy.rest.floor, HourlyPrice(Micros(200_000)));
-        assert_eq!(policy.for_card(&GpuUuid("GPU-1".into())).floor, HourlyPrice(Micros(500_000)));
+        assert_eq!(
+            policy.for_card(&GpuUuid("GPU-1".into())).floor,
+            HourlyPrice(Micros(500_000))
+        );
         assert_eq!(policy.rest.cool_off, Millis(2_000), "cool_off follows idle_after");
         assert_eq!(policy.rest.resume_below, Celsius(52));
         assert_eq!(policy.rest.ignored_programs, ["kwin"]);
@@ -347,7 +369,12 @@ mod tests {
             ("[price]\nfloor = \"0,2\"\n", 2, 9, "is not an amount"),
             ("[price]\nfloor = \"-1\"\n", 2, 1, "zero or more"),
             ("[price\n", 1, 7, ""),
-            ("[presence]\nidle_after_s = 10\ncool_off_s = 5\n", 3, 1, "at least idle_after_s, which is 10"),
+            (
+                "[presence]\nidle_after_s = 10\ncool_off_s = 5\n",
+                3,
+                1,
+                "at least idle_after_s, which is 10",
+            ),
             ("[presence]\n\nidle_after_s = 0\n", 3, 1, "at least 1"),
             ("[presence]\nforeign_utilisation = 101\n", 2, 1, "0 to 100"),
             ("[limits]\ncore_hard_c = 300\n", 2, 1, "50 to 110"),

@@ -61,7 +61,10 @@ impl MarketUrl {
 
 fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || bare
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 impl fmt::Display for MarketUrl {
@@ -89,11 +92,28 @@ mod tests {
 
     #[test]
     fn nothing_goes_over_a_network_unencrypted() {
-        for text in ["http://market.example", "ws://10.0.0.1:7350", "http://127.0.0.1.example.org"] {
-            assert!(matches!(MarketUrl::parse(text), Err(MarketUrlError::Unencrypted(_))), "{text}");
+        for text in [
+            "http://market.example",
+            "ws://10.0.0.1:7350",
+            "http://127.0.0.1.example.org",
+        ] {
+            assert!(
+                matches!(MarketUrl::parse(text), Err(MarketUrlError::Unencrypted(_))),
+                "{text}"
+            );
         }
-        for text in ["market.example", "", "https://", "file:///x", "https://user:pass@host", "https://h/?q=1"] {
-            assert!(matches!(MarketUrl::parse(text), Err(MarketUrlError::Malformed(_))), "{text}");
+        for text in [
+            "market.example",
+            "",
+            "https://",
+            "file:///x",
+            "https://user:pass@host",
+            "https://h/?q=1",
+        ] {
+            assert!(
+                matches!(MarketUrl::parse(text), Err(MarketUrlError::Malformed(_))),
+                "{text}"
+            );
         }
     }
 }

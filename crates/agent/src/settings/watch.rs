@@ -147,6 +147,10 @@ mod tests {
         assert_eq!(file.read().expect("good").policy.rest.floor.to_string(), "1.000000");
         std::fs::remove_file(file.path()).expect("removed");
         watch.changed().await;
-        assert_eq!(file.read(), Settings::parse("", &file.machine), "no file is all defaults");
+        assert_eq!(
+            file.read(),
+            Settings::parse("", &file.machine),
+            "no file is all defaults"
+        );
     }
 }

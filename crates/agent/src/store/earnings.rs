@@ -4,7 +4,7 @@
 use super::StoreError;
 use super::migrations::{EARNINGS, migrate};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
-use sela_core::{OpenLease, Record, RecoveredLease, UnsettledLease};
+use sela_core::{OpenLease, RecoveredLease, UnsettledLease};
 use sela_protocol::envelope::{Envelope, PublicKey};
 use sela_protocol::id::LeaseId;
 use sela_protocol::lease::{EndCause, MeterNote, Receipt};
@@ -68,6 +68,28 @@ impl Entry {
             Self::Accepted { .. } | Self::Noted { .. } | Self::Settled { .. } | Self::Pause { .. } => false,
         }
     }
+}
+
+/// Whether `earnings.db` is whole; `false` where there is none. Reads only, also while an agent has it open.
+///
+/// # Errors
+/// See [`StoreError`].
+pub(crate) fn check(folder: &Path) -> Result<bool, StoreError> {
+    let path = folder.join(FILE);
+    if !path.exists() {
+        return Ok(false);
+    }
+    let connection = Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
+    let verdict: String = connection
+        .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
+        .map_err(failed)?;
+    if verdict == "ok" {
+        return Ok(true);
+    }
+    Err(StoreError::Entry {
+        file: FILE,
+        why: verdict,
+    })
 }
 
 /// What an agent that starts must know of its last run.
@@ -148,9 +170,7 @@ impl EarningsBook {
                     lease: read(&lease)?,
                     thawed_ms: note.as_ref().map_or(Millis(0), |note| note.thawed_ms),
                     frozen_ms: note.as_ref().map_or(Millis(0), |note| note.frozen_ms),
-                    cause: note
-                        .and_then(|note| note.closing)
-                        .unwrap_or(EndCause::AgentRestarted),
+                    cause: note.and_then(|note| note.closing).unwrap_or(EndCause::AgentRestarted),
                 })
             })
             .collect()
@@ -172,7 +192,9 @@ impl EarningsBook {
     fn pause(&self) -> Result<Option<Pause>, StoreError> {
         let newest: Option<String> = self
             .connection
-            .query_row("SELECT entry FROM pauses ORDER BY number DESC LIMIT 1", [], |row| row.get(0))
+            .query_row("SELECT entry FROM pauses ORDER BY number DESC LIMIT 1", [], |row| {
+                row.get(0)
+            })
             .optional()
             .map_err(failed)?;
         newest.as_deref().map_or(Ok(None), read)
@@ -223,7 +245,13 @@ impl EarningsBook {
                     (SELECT MAX(gross) FROM receipts WHERE receipts.lease = leases.lease)
              FROM leases WHERE NOT EXISTS (SELECT 1 FROM settled WHERE settled.lease = leases.lease)",
             [],
-            |row| Ok((row.get(0)?, row.get::<_, Option<u64>>(1)?, row.get::<_, Option<i64>>(2)?)),
+            |row| {
+                Ok((
+                    row.get(0)?,
+                    row.get::<_, Option<u64>>(1)?,
+                    row.get::<_, Option<i64>>(2)?,
+                ))
+            },
         )?;
         Ok(rows
             .into_iter()
@@ -243,27 +271,6 @@ impl EarningsBook {
         let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
         let rows = statement.query_map(parameters, row).map_err(failed)?;
         rows.collect::<Result<_, _>>().map_err(failed)
-    }
-}
-
-/// From a record of the core, with what only the edge knows.
-impl Entry {
-    pub(crate) fn of_record(
-        record: Record,
-        exchange: Option<PublicKey>,
-        per_kwh: Option<Micros>,
-        seal: impl FnOnce(&MeterNote) -> Envelope<MeterNote>,
-    ) -> Self {
-        match record {
-            Record::Accepted(lease) => Self::Accepted { lease, exchange },
-            Record::Noted(note) => Self::Noted {
-                envelope: Box::new(seal(&note)),
-                note,
-            },
-            Record::Closed(closing) => Self::Closed { closing, per_kwh },
-            Record::Settled { lease } => Self::Settled { lease },
-            Record::Pause { pause } => Self::Pause { pause },
-        }
     }
 }
 

@@ -107,7 +107,9 @@ pub(crate) fn migrate(connection: &mut Connection, file: &'static str, steps: St
     for (step, number) in steps.iter().zip(1..=known).skip(found as usize) {
         let transaction = connection.transaction().map_err(failed)?;
         transaction.execute_batch(step).map_err(failed)?;
-        transaction.pragma_update(None, "user_version", number).map_err(failed)?;
+        transaction
+            .pragma_update(None, "user_version", number)
+            .map_err(failed)?;
         transaction.commit().map_err(failed)?;
     }
     Ok(())
@@ -149,7 +151,10 @@ mod tests {
     fn a_step_that_fails_leaves_the_layout_before_it() {
         let mut connection = Connection::open_in_memory().expect("opens");
         let steps: Steps = &["CREATE TABLE a (b) STRICT", "CREATE TABLE c (d TEXT) STRICT"];
-        assert!(migrate(&mut connection, "earnings.db", steps).is_err(), "STRICT needs types");
+        assert!(
+            migrate(&mut connection, "earnings.db", steps).is_err(),
+            "STRICT needs types"
+        );
         assert_eq!(version(&connection), 0);
         let good: Steps = &["CREATE TABLE a (b TEXT) STRICT", "CREATE TABLE a (b TEXT) STRICT"];
         assert!(migrate(&mut connection, "earnings.db", good).is_err());

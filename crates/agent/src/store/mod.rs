@@ -8,8 +8,7 @@ mod pages;
 mod telemetry;
 mod thread;
 
-pub(crate) use earnings::{EarningsBook, Entry, Recovered};
-pub(crate) use telemetry::TelemetryBook;
+pub(crate) use earnings::{Entry, check};
 pub(crate) use thread::{Committed, Store, StoreReader};
 
 /// Why the store did not do what it was asked.
@@ -24,7 +23,9 @@ pub(crate) enum StoreError {
         source: rusqlite::Error,
     },
     /// Written by a newer agent.
-    #[error("{file} was written by a newer version of sela (its layout is {found}, this one knows {known}); update sela")]
+    #[error(
+        "{file} was written by a newer version of sela (its layout is {found}, this one knows {known}); update sela"
+    )]
     Newer {
         /// Which file.
         file: &'static str,

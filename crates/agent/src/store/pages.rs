@@ -104,7 +104,14 @@ impl Line {
     }
 }
 
-type Raw = (i64, String, Option<String>, Option<String>, Option<i64>, Option<[i64; 4]>);
+type Raw = (
+    i64,
+    String,
+    Option<String>,
+    Option<String>,
+    Option<i64>,
+    Option<[i64; 4]>,
+);
 
 fn raw(row: &Row<'_>) -> rusqlite::Result<Raw> {
     let receipt = match row.get::<_, Option<i64>>(5)? {

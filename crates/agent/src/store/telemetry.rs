@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use sela_protocol::card::CardReading;
 use sela_protocol::id::GpuUuid;
 use sela_protocol::local::{Page, Sample};
-use sela_protocol::units::{Bytes, Celsius, Milliwatts, Millis, Percent, UtcMs};
+use sela_protocol::units::{Bytes, Celsius, Millis, Milliwatts, Percent, UtcMs};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -73,8 +73,16 @@ impl Gathered {
             at_utc_ms,
             span_ms: MINUTE,
             temperature_most: self.temperature_most,
-            power_mean: self.power.value().and_then(|mean| u32::try_from(mean).ok()).map(Milliwatts),
-            utilisation_mean: self.utilisation.value().and_then(|mean| u8::try_from(mean).ok()).map(Percent),
+            power_mean: self
+                .power
+                .value()
+                .and_then(|mean| u32::try_from(mean).ok())
+                .map(Milliwatts),
+            utilisation_mean: self
+                .utilisation
+                .value()
+                .and_then(|mean| u8::try_from(mean).ok())
+                .map(Percent),
             vram_most: self.vram_most,
         }
     }
@@ -168,7 +176,10 @@ impl TelemetryBook {
             .map_err(failed)?;
         for (span, before) in [(MINUTE, oldest_minute), (HOUR, past(KEEP_HOURS))] {
             transaction
-                .execute("DELETE FROM samples WHERE span_ms = ?1 AND at_utc_ms < ?2", params![span.0, before])
+                .execute(
+                    "DELETE FROM samples WHERE span_ms = ?1 AND at_utc_ms < ?2",
+                    params![span.0, before],
+                )
                 .map_err(failed)?;
         }
         transaction.commit().map_err(failed)
@@ -184,7 +195,10 @@ impl TelemetryBook {
             None => (i64::MAX, i64::MAX),
             Some(text) => {
                 let (at, number) = text.split_once('_').ok_or_else(|| bad(text))?;
-                (at.parse().map_err(|_| bad(text))?, number.parse().map_err(|_| bad(text))?)
+                (
+                    at.parse().map_err(|_| bad(text))?,
+                    number.parse().map_err(|_| bad(text))?,
+                )
             }
         };
         let mut statement = self

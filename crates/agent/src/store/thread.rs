@@ -1,9 +1,9 @@
 //! The thread that owns both databases. Entries are handed over without waiting; what came while one commit ran goes into
 //! the next, together. A commit that fails is tried again until it succeeds: nothing that depends on it is said meanwhile.
 
+use super::StoreError;
 use super::earnings::{EarningsBook, Entry, Recovered};
 use super::telemetry::{Minute, TelemetryBook};
-use super::StoreError;
 use sela_protocol::card::CardReading;
 use sela_protocol::envelope::PublicKey;
 use sela_protocol::local::{Earned, EarningsLine, JobLine, Page, Sample};
@@ -164,7 +164,8 @@ impl StoreReader {
     /// # Errors
     /// See [`StoreError`].
     pub(crate) async fn samples(&self, cursor: Option<String>) -> Result<Page<Sample>, StoreError> {
-        self.read(move |_, telemetry| telemetry.samples(cursor.as_deref())).await
+        self.read(move |_, telemetry| telemetry.samples(cursor.as_deref()))
+            .await
     }
 
     async fn read<T: Send + 'static>(

@@ -216,12 +216,20 @@ fn after_a_crash_an_open_lease_comes_back_with_its_newest_note() {
     });
     let exchange = Some(PublicKey::of(&case.key));
     let recovered = case.book.recover(exchange).expect("recovers");
-    let open: Vec<_> = recovered.open.iter().map(|open| (open.lease.lease, open.thawed_ms)).collect();
+    let open: Vec<_> = recovered
+        .open
+        .iter()
+        .map(|open| (open.lease.lease, open.thawed_ms))
+        .collect();
     assert_eq!(open, [(never_ran.lease, Millis(0)), (ran.lease, Millis(2_000))]);
     assert!(recovered.open.iter().all(|open| open.cause == EndCause::AgentRestarted));
     assert_eq!(recovered.unsettled, [closing]);
     let stranger = Some(PublicKey::of(&SigningKey::from_bytes(&[9; 32])));
-    assert_eq!(case.book.recover(stranger).expect("recovers").unsettled, [], "not told to another exchange");
+    assert_eq!(
+        case.book.recover(stranger).expect("recovers").unsettled,
+        [],
+        "not told to another exchange"
+    );
     case.commit(Entry::Settled { lease: ended.lease });
     assert_eq!(case.book.recover(exchange).expect("recovers").unsettled, []);
 }
@@ -272,7 +280,11 @@ fn sums_count_the_newest_receipt_of_each_lease_and_today_from_midnight_on() {
     }
     case.note(&second, Millis(4 * MINUTE.0), None);
     let sums = case.book.sums(midnight).expect("sums");
-    assert_eq!(sums.total_net, Micros(27_000 + 18_000), "3 and 2 minutes at 0.6 an hour less a tenth");
+    assert_eq!(
+        sums.total_net,
+        Micros(27_000 + 18_000),
+        "3 and 2 minutes at 0.6 an hour less a tenth"
+    );
     assert_eq!(sums.today_net, Micros(45_000 - 9_000));
     assert_eq!(sums.total_fee, Micros(5_000));
     assert_eq!(sums.pending_gross, Micros(20_000), "two minutes of the second lease");
