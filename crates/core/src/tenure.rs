@@ -19,6 +19,19 @@ impl State {
             self.uploaded(id, output, effects);
             return;
         }
+        if let LeaseEvent::CheckpointStored { blob, thawed_ms } = event
+            && let Some(ended) = self.uploading.get(&id)
+        {
+            // The last one, taken when the job had saved: without it, a job that was given back would lose what it saved.
+            let message = NodeMessage::Checkpoint {
+                lease: id,
+                fencing: ended.note.fencing,
+                blob,
+                thawed_ms,
+            };
+            self.say(message, effects);
+            return;
+        }
         let Some(lease) = self.lease_mut(id) else {
             return;
         };

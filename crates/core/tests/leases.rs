@@ -270,6 +270,30 @@ fn quitting_ends_the_job_first() {
     assert!(world.drain().contains(&"exit".to_owned()));
 }
 
+#[test]
+fn a_checkpoint_that_is_stored_after_the_job_is_gone_is_still_told() {
+    let mut world = World::new();
+    let lease = world.running();
+    world.event(
+        lease,
+        LeaseEvent::Ended {
+            cause: EndCause::OwnerInput,
+            thawed_ms: Millis(9),
+            frozen_ms: Millis(0),
+        },
+    );
+    world.card_use(lease, 0, 0);
+    world.drain();
+    let blob = sela_protocol::blob::BlobId::of(b"saved");
+    let thawed_ms = Millis(9);
+    world.event(lease, LeaseEvent::CheckpointStored { blob, thawed_ms });
+    let done = world.drain();
+    assert!(
+        done.iter().any(|done| done.to_lowercase().contains("checkpoint")),
+        "{done:?}"
+    );
+}
+
 /// One random thing that happens.
 #[derive(Debug, Clone)]
 enum Happening {

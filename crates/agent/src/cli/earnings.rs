@@ -1,6 +1,6 @@
 //! `sela earnings`: each lease with all six decimals, as a table or as comma-separated values.
 
-use super::end::Outcome;
+use super::end::{CliError, Outcome};
 use super::output::{LAB, Output, Tone, local, span};
 use sela_client::Client;
 use sela_protocol::local::EarningsLine;
@@ -14,10 +14,10 @@ pub(crate) async fn earnings(agent: &Client, csv: bool, output: &mut Output) -> 
     if csv {
         return all_as_csv(agent, output).await;
     }
-    let page = agent.earnings(None).await?;
     if output.is_json() {
-        return Ok(output.document(&page)?);
+        return Ok(output.document(&all(agent).await?)?);
     }
+    let page = agent.earnings(None).await?;
     let snapshot = agent.snapshot().await?;
     let earned = snapshot.earned;
     output.line(format!(
@@ -50,20 +50,25 @@ pub(crate) async fn earnings(agent: &Client, csv: bool, output: &mut Output) -> 
     Ok(())
 }
 
-async fn all_as_csv(agent: &Client, output: &Output) -> Outcome {
-    output
-        .line("lease,job,gpu,started_utc_ms,price,thawed_ms,billed_ms,gross,fee,net,energy_mwh,electricity,end,lab")?;
-    let mut cursor = None;
+/// Every page.
+async fn all(agent: &Client) -> Result<Vec<EarningsLine>, CliError> {
+    let (mut lines, mut cursor) = (Vec::new(), None);
     loop {
         let page = agent.earnings(cursor.as_deref()).await?;
-        for line in &page.items {
-            output.line(csv_line(line))?;
-        }
+        lines.extend(page.items);
         cursor = page.next;
         if cursor.is_none() {
-            return Ok(());
+            return Ok(lines);
         }
     }
+}
+
+async fn all_as_csv(agent: &Client, output: &Output) -> Outcome {
+    output.line("lease,job,gpu,started_utc_ms,price,thawed_ms,billed_ms,gross,fee,net,energy_mwh,electricity,end,lab")?;
+    for line in all(agent).await? {
+        output.line(csv_line(&line))?;
+    }
+    Ok(())
 }
 
 fn csv_line(line: &EarningsLine) -> String {
