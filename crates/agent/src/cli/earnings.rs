@@ -3,7 +3,7 @@
 use super::end::{CliError, Outcome};
 use super::output::{LAB, Output, Tone, local, span};
 use sela_client::Client;
-use sela_protocol::local::EarningsLine;
+use sela_protocol::local::{EarningsLine, Page};
 use sela_protocol::money::Micros;
 
 /// Shows them, newest first.
@@ -15,7 +15,8 @@ pub(crate) async fn earnings(agent: &Client, csv: bool, output: &mut Output) -> 
         return all_as_csv(agent, output).await;
     }
     if output.is_json() {
-        return Ok(output.document(&all(agent).await?)?);
+        let items = all(agent).await?;
+        return Ok(output.document(&Page { items, next: None })?);
     }
     let page = agent.earnings(None).await?;
     let snapshot = agent.snapshot().await?;

@@ -13,7 +13,7 @@ use sela_protocol::local::{JobLine, Page};
 pub(crate) async fn jobs(agent: &Client, output: &mut Output) -> Outcome {
     let page: Page<JobLine> = agent.jobs(None).await?;
     if output.is_json() {
-        return Ok(output.document(&page.items)?);
+        return Ok(output.document(&page)?);
     }
     let running = page.items.iter().filter(|line| line.end.is_none()).count();
     output.line(match (running, page.items.len()) {
