@@ -33,6 +33,8 @@ enum Request {
     Readings(UtcMs, Vec<CardReading>),
     Prune(UtcMs),
     Read(Box<dyn FnOnce(&EarningsBook, &TelemetryBook) + Send>),
+    /// Finish what was asked before, and end, though readers may still be there.
+    End,
 }
 
 /// The agent's end of the store. Dropping it lets the thread finish what it has and end.
@@ -133,6 +135,8 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        // The local interface holds readers as long as it serves, so the thread would never see its queue closed.
+        self.ask(Request::End);
         self.requests = None;
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -192,11 +196,13 @@ struct Worker {
 
 impl Worker {
     fn work(mut self, requests: &mpsc::Receiver<Request>) {
-        while let Ok(first) = requests.recv() {
+        let mut ends = false;
+        while !ends && let Ok(first) = requests.recv() {
             let mut batch = Vec::new();
             let mut later = Vec::new();
             let mut sort = |request| match request {
                 Request::Append(number, entry) => batch.push((number, *entry)),
+                Request::End => ends = true,
                 other @ (Request::Sums | Request::Readings(..) | Request::Prune(_) | Request::Read(_)) => {
                     later.push(other);
                 }
@@ -257,6 +263,7 @@ impl Worker {
                 }
             }
             Request::Read(work) => work(&self.earnings, &self.telemetry),
+            Request::End => {}
         }
     }
 
