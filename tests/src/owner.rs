@@ -3,7 +3,7 @@
 use crate::{Part, Ran, program, run, wait_for};
 use anyhow::Context;
 use sela_nvml_sim::{FOLDER_VARIABLE, LIBRARY_FILE, Lab};
-use sela_protocol::local::{EarningsLine, MarketLink, Snapshot};
+use sela_protocol::local::{EarningsLine, MarketLink, Page, Snapshot};
 use sela_protocol::presence::Availability;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -163,7 +163,9 @@ impl Owner {
     /// # Errors
     /// Where it does not answer.
     pub fn earnings(&self) -> anyhow::Result<Vec<EarningsLine>> {
-        self.sela(&["earnings", "--json"])?.json()
+        let page: Page<EarningsLine> = self.sela(&["earnings", "--json"])?.json()?;
+        anyhow::ensure!(page.next.is_none(), "more leases than one page holds: this test asks for too many");
+        Ok(page.items)
     }
 
     /// Waits until the agent is connected and shares its first card.
