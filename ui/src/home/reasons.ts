@@ -1,0 +1,147 @@
+// The typed reasons and causes of the agent as clauses of a sentence: "…held because {clause}". What holds is decided by the
+// agent; `sela why` says the same in its own words.
+
+import type { EndCause } from '../bindings/EndCause';
+import type { ForeignUse } from '../bindings/ForeignUse';
+import type { HoldReason } from '../bindings/HoldReason';
+import { written, type Formats } from '../words/format';
+import type { Say } from '../words/say';
+
+/** What a clause is written with: the language, and how long ago (ms) the reason was told, for what counts up or down. */
+export interface Telling {
+  readonly say: Say;
+  readonly show: Formats;
+  readonly since_ms: number;
+  readonly now_utc_ms: number;
+}
+
+export function clause(reason: HoldReason, telling: Telling): string {
+  const { say, show, since_ms, now_utc_ms } = telling;
+  switch (reason.type) {
+    case 'input_recent': {
+      const idle = reason.idle_ms + since_ms;
+      const left = reason.needed_ms - idle;
+      const ago = show.span(idle, 'down');
+      return left <= 0
+        ? say('reason.input_recent_due', { ago })
+        : say('reason.input_recent', { ago, left: show.span(left) });
+    }
+    case 'signal_unknown':
+      return say('reason.signal_unknown', { signal: signalName(reason.signal, say), why: reason.why });
+    case 'cool_off':
+      return say('reason.cool_off', { left: show.span(Math.max(0, reason.remaining_ms - since_ms)) });
+    case 'foreign_use':
+      return foreignClause(reason.process, telling);
+    case 'paused':
+      return reason.until_utc_ms === null
+        ? say('reason.paused')
+        : say('reason.paused_until', { time: show.moment(reason.until_utc_ms, now_utc_ms) });
+    case 'hot':
+      return say('reason.hot', {
+        temperature: written(show.celsius(reason.temperature)),
+        below: written(show.celsius(reason.resume_below)),
+      });
+    case 'card_unreadable':
+      return say('reason.card_unreadable', { why: reason.why });
+    case 'no_isolation':
+      return say('reason.no_isolation', { why: reason.why });
+    case 'settings_broken':
+      return say('reason.settings_broken', { why: reason.why });
+    case 'starting':
+      return say('reason.starting');
+    case 'stopping':
+      return say('reason.stopping');
+    case 'asleep':
+      return say('reason.asleep');
+    case 'unknown':
+      return say('reason.unknown');
+  }
+}
+
+/** The same reasons when they are over: what the strip says of a stretch of the past. */
+export function pastClause(reason: HoldReason, say: Say): string {
+  switch (reason.type) {
+    case 'foreign_use':
+      return say('strip.why.foreign_use', { program: programName(reason.process, say) });
+    case 'input_recent':
+    case 'signal_unknown':
+    case 'cool_off':
+    case 'paused':
+    case 'hot':
+    case 'card_unreadable':
+    case 'no_isolation':
+    case 'settings_broken':
+    case 'starting':
+    case 'stopping':
+    case 'asleep':
+    case 'unknown':
+      return say(`strip.why.${reason.type}`);
+  }
+}
+
+export function causeClause(cause: EndCause, say: Say): string {
+  switch (cause.type) {
+    case 'exited':
+      return cause.code === 0 ? say('cause.exited') : say('cause.exited_failed', { code: String(cause.code) });
+    case 'owner_program':
+      return cause.name === null
+        ? say('cause.owner_program_unnamed')
+        : say('cause.owner_program', { program: cause.name });
+    case 'sensor_silent':
+      return say('cause.sensor_silent', { what: signalName(cause.what, say) });
+    case 'node_fault':
+      return say('cause.node_fault', { message: cause.message });
+    case 'job_fault':
+      return say('cause.job_fault', { message: cause.message });
+    case 'out_of_memory':
+    case 'wall_limit':
+    case 'tenant_cancelled':
+    case 'budget_used':
+    case 'displaced':
+    case 'owner_input':
+    case 'owner_command':
+    case 'shutdown':
+    case 'hot':
+    case 'card_lost':
+    case 'grant_expired':
+    case 'lease_expired':
+    case 'lost':
+    case 'agent_restarted':
+    case 'unknown':
+      return say(`cause.${cause.type}`);
+  }
+}
+
+/** Whether a card was given back to its owner, rather than freed by its job's own end. */
+export function isGivenBack(cause: EndCause): boolean {
+  return cause.type === 'owner_input' || cause.type === 'owner_program' || cause.type === 'owner_command';
+}
+
+/** Whether an end protected the card: the red tick of the strip. */
+export function isProtection(cause: EndCause): boolean {
+  return cause.type === 'hot' || cause.type === 'sensor_silent' || cause.type === 'card_lost';
+}
+
+function foreignClause(process: ForeignUse, { say, show }: Telling): string {
+  const program = programName(process, say);
+  if (process.vram_used === null) return say('reason.foreign_use', { program });
+  return say('reason.foreign_use_memory', { program, memory: written(show.memory(process.vram_used)) });
+}
+
+function programName(process: ForeignUse, say: Say): string {
+  return process.name ?? say('reason.foreign_unnamed', { pid: String(process.pid) });
+}
+
+/** The agent names its signals in English; those that are known have a name in every language. */
+function signalName(signal: string, say: Say): string {
+  switch (signal) {
+    case 'input':
+      return say('reason.signal.input');
+    case 'other programs on the card':
+      return say('reason.signal.foreign');
+    case 'all signals':
+      return say('reason.signal.all');
+    default:
+      return signal;
+  }
+}
