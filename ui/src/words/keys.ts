@@ -212,4 +212,14 @@ export interface Keys {
   'tray.pause_tomorrow': null;
   'tray.earned_today': { amount: string | number };
   'tray.quit': null;
+  'tray.start_at_login': null;
+  'tray.not_allowed': null;
+  'notify.first_job': null;
+  'notify.first_job_text': { card: string | number; price: string | number };
+  'notify.hot': null;
+  'notify.hot_text': { below: string | number; card: string | number };
+  'notify.attention': null;
+  'notify.missing_text': { command: string | number };
+  'notify.quit_failed': null;
+  'notify.quit_failed_text': { command: string | number; why: string | number };
 }
