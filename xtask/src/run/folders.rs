@@ -85,10 +85,14 @@ impl Folders {
         self.config.join("agent.toml")
     }
 
+    /// The agent's socket, which is there once it is up.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.runtime.join("agent.sock")
+    }
+
     /// An agent that answers is another run that is still up.
     fn refuse_if_in_use(&self) -> anyhow::Result<()> {
-        let socket = self.runtime.join("agent.sock");
-        if std::os::unix::net::UnixStream::connect(&socket).is_ok() {
+        if std::os::unix::net::UnixStream::connect(self.socket()).is_ok() {
             bail!(
                 "another `cargo xtask run` is up in {}; end it with Ctrl-C first",
                 self.all.display()
@@ -131,7 +135,7 @@ mod tests {
     fn a_run_that_is_still_up_is_left_alone() {
         let places = places("up");
         let folders = Folders::make(&places).unwrap();
-        let _agent = std::os::unix::net::UnixListener::bind(folders.runtime.join("agent.sock")).unwrap();
+        let _agent = std::os::unix::net::UnixListener::bind(folders.socket()).unwrap();
         assert!(
             Folders::make(&places)
                 .unwrap_err()

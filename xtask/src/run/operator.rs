@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
 use sela_protocol::money::Micros;
 use sela_protocol::tenant::{LedgerCheck, OwnerInvited, TenantAccount, TenantCreated};
 use serde::de::DeserializeOwned;
 
-use crate::commands;
+use crate::run::typed;
 
 /// The operator of the exchange that keeps its things in one folder of this machine.
 #[derive(Debug)]
@@ -52,12 +51,6 @@ impl Operator {
             .args(["admin", "--json", "--data"])
             .arg(&self.folder)
             .args(arguments);
-        let text = commands::output(&mut command)?;
-        serde_json::from_str(&text).with_context(|| {
-            format!(
-                "`{}` said what the protocol does not know: {text}",
-                commands::shown(&command)
-            )
-        })
+        typed::ask(&mut command)
     }
 }

@@ -1,70 +1,85 @@
-//! What a tenant does: stores images and inputs by their hash, submits jobs, watches them, fetches what they made.
+//! What a tenant does, by the command line of `sela`: stores images and inputs, submits jobs, watches them, fetches what they made.
 
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::path::Path;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::JobId;
 use sela_protocol::job::JobSpec;
 use sela_protocol::tenant::{JobView, Stored, Submitted, TenantAccount};
 
-use crate::run::rest::Rest;
+use crate::commands;
+use crate::run::typed::ask;
 
-/// A tenant with an account.
+/// A tenant with an account, and the folder that its things lie in.
 #[derive(Debug)]
-pub(crate) struct Tenant(Rest);
+pub(crate) struct Tenant {
+    sela: PathBuf,
+    folder: PathBuf,
+}
 
 impl Tenant {
-    pub(crate) fn new(url: &str, api_key: &str) -> Self {
-        Self(Rest::new(url, api_key))
+    /// Writes `tenant.toml`, which only we may read.
+    ///
+    /// # Errors
+    /// If it cannot be written, or is there already.
+    pub(crate) fn new(sela: &Path, folder: &Path, url: &str, api_key: &str) -> anyhow::Result<Self> {
+        let path = folder.join("tenant.toml");
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        write!(file, "exchange = \"{url}\"\napi_key = \"{api_key}\"\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self {
+            sela: sela.to_owned(),
+            folder: folder.to_owned(),
+        })
     }
 
-    /// Stores a file under its hash.
+    /// Stores a file at the exchange.
     pub(crate) fn store(&self, file: &Path) -> anyhow::Result<BlobId> {
-        let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let blob = BlobId::of(&bytes);
-        let stored: Stored = self.0.put_file(&format!("/v1/blobs/{blob}"), file)?;
-        ensure!(
-            stored.blob == blob,
-            "{} was stored as {} instead of {blob}",
-            file.display(),
-            stored.blob
-        );
-        Ok(blob)
+        let stored: Stored = ask(self.sela(&["images", "push", "--json"]).arg(file))?;
+        Ok(stored.blob)
     }
 
     /// Submits a job.
-    pub(crate) fn submit(&self, spec: &JobSpec) -> anyhow::Result<JobId> {
-        let submitted: Submitted = self.0.post("/v1/jobs", spec)?;
+    pub(crate) fn submit(&self, name: &str, spec: &JobSpec) -> anyhow::Result<JobId> {
+        let file = self.folder.join(format!("{name}.json"));
+        std::fs::write(&file, serde_json::to_string_pretty(spec)?)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        let submitted: Submitted = ask(self.sela(&["job", "submit", "--json"]).arg(&file))?;
         Ok(submitted.job)
     }
 
-    /// How a job is.
-    pub(crate) fn view(&self, job: JobId) -> anyhow::Result<JobView> {
-        self.0.get(&format!("/v1/jobs/{job}"))
+    /// How all jobs are.
+    pub(crate) fn jobs(&self) -> anyhow::Result<Vec<JobView>> {
+        ask(&mut self.sela(&["job", "list", "--json"]))
     }
 
-    /// What a job wrote to its standard output from byte `from` on.
-    pub(crate) fn log(&self, job: JobId, from: usize) -> anyhow::Result<String> {
-        self.0.text(&format!("/v1/jobs/{job}/logs?stream=stdout&from={from}"))
+    /// What a job has printed so far.
+    pub(crate) fn log(&self, job: JobId) -> anyhow::Result<String> {
+        commands::output(self.sela(&["job", "logs"]).arg(job.to_string()))
     }
 
     /// The files that a job left in `/out`, by name.
-    pub(crate) fn output(&self, job: JobId) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
-        let mut archive = tar::Archive::new(self.0.stream(&format!("/v1/jobs/{job}/output"))?);
+    pub(crate) fn output(&self, name: &str, job: JobId) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+        let folder = self.folder.join(name);
+        commands::output(self.sela(&["job", "output"]).arg(job.to_string()).arg(&folder))?;
         let mut files = BTreeMap::new();
-        for entry in archive.entries().context("the job's output is no archive")? {
-            let mut entry = entry.context("the job's output breaks off")?;
-            if entry.header().entry_type().is_file() {
-                let name = entry.path().context("a name in the job's output cannot be read")?;
-                let name = name.to_string_lossy().trim_start_matches("./").to_owned();
-                let mut bytes = Vec::new();
-                entry
-                    .read_to_end(&mut bytes)
-                    .with_context(|| format!("{name} in the job's output breaks off"))?;
-                files.insert(name, bytes);
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                files.insert(
+                    entry.file_name().to_string_lossy().into_owned(),
+                    std::fs::read(entry.path())?,
+                );
             }
         }
         Ok(files)
@@ -72,6 +87,16 @@ impl Tenant {
 
     /// The balance.
     pub(crate) fn account(&self) -> anyhow::Result<TenantAccount> {
-        self.0.get("/v1/account")
+        ask(&mut self.sela(&["account", "--json"]))
+    }
+
+    fn sela(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.sela);
+        command
+            .args(arguments)
+            .env("SELA_CONFIG_DIR", &self.folder)
+            .env_remove("SELA_EXCHANGE")
+            .env_remove("SELA_API_KEY");
+        command
     }
 }
