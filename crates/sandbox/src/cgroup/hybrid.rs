@@ -1,9 +1,9 @@
 //! Limits by cgroup version 1 on a machine whose version 2 hierarchy is mounted beside it, without controllers. For labs
 //! only: version 1 kills one process where version 2 kills the group, and its controllers are moved between separately.
 
-use super::{CgroupError, Limit, MemoryFiles, levels, make_folder};
+use super::{CgroupError, Limit, MemoryFiles, Share, make_folder};
 use crate::keeper::wire::Limits;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The folder of the version 2 hierarchy in a hybrid layout.
 pub const UNIFIED: &str = "unified";
@@ -12,35 +12,30 @@ pub const UNIFIED: &str = "unified";
 pub const NEEDED: [&str; 3] = ["memory", "pids", "cpu"];
 
 /// Makes the folder in each hierarchy: the unified one, and those of the controllers.
-pub(super) fn make(root: &Path, inside: &Path) -> Result<(PathBuf, Vec<PathBuf>), CgroupError> {
-    let make_in = |hierarchy: &str| {
+pub(super) fn make(root: &Path, inside: &Path) -> Result<(), CgroupError> {
+    for hierarchy in NEEDED.into_iter().chain([UNIFIED]) {
         let mut folder = root.join(hierarchy);
         for part in inside.components() {
             folder.push(part);
             make_folder(&folder)?;
         }
-        Ok(folder)
-    };
-    let controllers = NEEDED
-        .iter()
-        .map(|name| make_in(name))
-        .collect::<Result<_, CgroupError>>()?;
-    Ok((make_in(UNIFIED)?, controllers))
+    }
+    Ok(())
 }
 
 /// What must be written into the folders, in this order, and where their use is read.
 pub(super) fn limits(root: &Path, inside: &Path, limits: &Limits) -> (Vec<Limit>, MemoryFiles) {
     let memory = root.join("memory").join(inside);
     let pids = root.join("pids").join(inside);
-    let mut set = vec![
+    let cpu = root.join("cpu").join(inside);
+    let set = vec![
         Limit::must(memory.join("memory.limit_in_bytes"), limits.memory.0),
         // Memory and swap together, so equal means no swap. Must not be below the limit that was just set.
         Limit::where_present(memory.join("memory.memsw.limit_in_bytes"), limits.memory.0),
         Limit::must(memory.join("memory.swappiness"), 0),
         Limit::must(pids.join("pids.max"), limits.pids),
+        Limit::where_present(cpu.join("cpu.idle"), 1),
     ];
-    // On every level: an idle group in a group of normal weight would still compete with the owner's programs.
-    set.extend(levels(inside).map(|level| Limit::where_present(root.join("cpu").join(level).join("cpu.idle"), 1)));
     let files = MemoryFiles {
         current: memory.join("memory.usage_in_bytes"),
         peak: memory.join("memory.max_usage_in_bytes"),
@@ -48,4 +43,14 @@ pub(super) fn limits(root: &Path, inside: &Path, limits: &Limits) -> (Vec<Limit>
         pids: pids.join("pids.current"),
     };
     (set, files)
+}
+
+/// Where CPU time is shared out at one level.
+pub(super) fn share(root: &Path, level: &Path) -> Share {
+    let folder = root.join("cpu").join(level);
+    Share {
+        idle: folder.join("cpu.idle"),
+        weight: folder.join("cpu.shares"),
+        most: 262_144,
+    }
 }

@@ -41,6 +41,15 @@ pub enum CgroupError {
     AgentName(String),
 }
 
+impl CgroupError {
+    fn is_missing(&self) -> bool {
+        match self {
+            Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Self::Content { .. } | Self::AgentName(_) => false,
+        }
+    }
+}
+
 /// A limit that is not what was set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the limit in {path} should read {expected} and reads {found}")]
@@ -92,6 +101,19 @@ pub struct Cgroup {
     controllers: Vec<PathBuf>,
     limits: Vec<Limit>,
     memory: MemoryFiles,
+    /// Where CPU time is shared out: this job's folder first, then those above it, which other jobs are in, too.
+    shares: Vec<Share>,
+}
+
+/// A folder in which CPU time is shared out.
+#[derive(Debug, Clone)]
+pub(crate) struct Share {
+    /// `1` here, and the group runs only when nobody else wants to.
+    pub(crate) idle: PathBuf,
+    /// The file with its share when it is not idle.
+    pub(crate) weight: PathBuf,
+    /// The largest share that may be written there.
+    pub(crate) most: u32,
 }
 
 /// Where memory is read.
@@ -119,6 +141,8 @@ pub struct CgroupUsage {
 
 /// The page size that limits are rounded to.
 const PAGE: u64 = 4096;
+/// How often making a lease's folders is tried.
+const ATTEMPTS: u32 = 10;
 
 impl Cgroup {
     /// Makes the cgroups of a lease, empty, every limit set. Nothing stays where it fails.
@@ -131,30 +155,69 @@ impl Cgroup {
             memory: Bytes(limits.memory.0 / PAGE * PAGE),
             ..limits.clone()
         };
-        let (unified, controllers) = match place.layout {
-            CgroupLayout::V2 => (v2::make(&place.root, &inside)?, Vec::new()),
-            CgroupLayout::LabCgroupV1 => hybrid::make(&place.root, &inside)?,
-        };
-        let (limits, memory) = match place.layout {
-            CgroupLayout::V2 => v2::limits(&place.root, &inside, &rounded),
-            CgroupLayout::LabCgroupV1 => hybrid::limits(&place.root, &inside, &rounded),
-        };
-        let present = limits.iter().filter(|limit| !limit.skipped());
-        if let Err(error) = present
-            .map(|limit| write(&limit.path, &limit.value))
-            .collect::<Result<Vec<()>, _>>()
-        {
-            for folder in controllers.iter().chain([&unified]) {
-                drop(fs::remove_dir(folder));
+        let (unified, controllers, (limits, memory), shares) = match place.layout {
+            CgroupLayout::V2 => {
+                let limits = v2::limits(&place.root, &inside, &rounded);
+                let shares = levels(&inside).map(|level| v2::share(&place.root, level)).collect();
+                (place.root.join(&inside), Vec::new(), limits, shares)
             }
-            return Err(error);
-        }
-        Ok(Self {
+            CgroupLayout::LabCgroupV1 => {
+                let folder = |hierarchy: &str| place.root.join(hierarchy).join(&inside);
+                let limits = hybrid::limits(&place.root, &inside, &rounded);
+                let shares = levels(&inside).map(|level| hybrid::share(&place.root, level)).collect();
+                (
+                    folder(hybrid::UNIFIED),
+                    hybrid::NEEDED.map(folder).to_vec(),
+                    limits,
+                    shares,
+                )
+            }
+        };
+        let cgroup = Self {
             unified,
             controllers,
             limits,
             memory,
-        })
+            shares,
+        };
+        let mut attempt = 1;
+        loop {
+            match cgroup.make(place, &inside) {
+                Ok(()) => return Ok(cgroup),
+                // Another job's keeper may have removed the folder above, which was empty, while we made ours in it.
+                Err(error) if error.is_missing() && attempt < ATTEMPTS => attempt += 1,
+                Err(error) => {
+                    drop(cgroup.remove());
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn make(&self, place: &CgroupPlace, inside: &Path) -> Result<(), CgroupError> {
+        match place.layout {
+            CgroupLayout::V2 => v2::make(&place.root, inside)?,
+            CgroupLayout::LabCgroupV1 => hybrid::make(&place.root, inside)?,
+        }
+        for limit in self.limits.iter().filter(|limit| !limit.skipped()) {
+            write(&limit.path, &limit.value)?;
+        }
+        self.set_hurry(false);
+        Ok(())
+    }
+
+    /// Stopping and dying take CPU time, too: every thread must come to run once more. A group that only gets what nobody else
+    /// wants would do neither while the owner's game uses every core, so for that moment, and no longer, it goes first.
+    /// Where this cannot be done it only takes longer, which is seen: hence no error.
+    pub fn set_hurry(&self, hurry: bool) {
+        for share in &self.shares {
+            if hurry {
+                drop(fs::write(&share.idle, "0"));
+                drop(fs::write(&share.weight, share.most.to_string()));
+            } else {
+                drop(fs::write(&share.idle, "1"));
+            }
+        }
     }
 
     /// The folder in the version 2 hierarchy.
@@ -254,7 +317,8 @@ impl Cgroup {
         })
     }
 
-    /// Removes the folders; `false` while a process that is being torn down still keeps one of them (ask again).
+    /// Removes the folders, and those above that are then empty; `false` while a process that is being torn down still keeps
+    /// one of them (ask again).
     ///
     /// # Errors
     /// [`CgroupError::File`].
@@ -262,6 +326,10 @@ impl Cgroup {
         let mut gone = true;
         for folder in self.controllers.iter().chain([&self.unified]) {
             gone &= remove(folder)?;
+            for above in folder.ancestors().skip(1).take(2) {
+                // Other jobs may be in it.
+                drop(fs::remove_dir(above));
+            }
         }
         Ok(gone)
     }

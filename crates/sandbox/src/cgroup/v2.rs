@@ -1,9 +1,9 @@
 //! Limits by cgroup version 2: one folder, every controller in it.
 
-use super::{CgroupError, Limit, MemoryFiles, levels, make_folder, write};
+use super::{CgroupError, Limit, MemoryFiles, Share, make_folder, write};
 use crate::keeper::wire::Limits;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Controllers that a job cannot go without.
 pub const NEEDED: [&str; 3] = ["memory", "pids", "cpu"];
@@ -12,14 +12,14 @@ pub const NEEDED: [&str; 3] = ["memory", "pids", "cpu"];
 const AGENT_LEAF: &str = "sela-agent";
 
 /// Makes `root/inside`, the controllers handed down to it.
-pub(super) fn make(root: &Path, inside: &Path) -> Result<PathBuf, CgroupError> {
+pub(super) fn make(root: &Path, inside: &Path) -> Result<(), CgroupError> {
     let mut folder = root.to_owned();
     for part in inside.components() {
         hand_down(&folder, root)?;
         folder.push(part);
         make_folder(&folder)?;
     }
-    Ok(folder)
+    Ok(())
 }
 
 /// Enables the controllers for the children of `folder`. In a delegated group that still holds processes the kernel refuses
@@ -55,16 +55,15 @@ pub fn offered(folder: &Path, controller: &str) -> bool {
 /// What must be written into the folder, and where its use is read.
 pub(super) fn limits(root: &Path, inside: &Path, limits: &Limits) -> (Vec<Limit>, MemoryFiles) {
     let folder = root.join(inside);
-    let mut set = vec![
+    let set = vec![
         Limit::must(folder.join("memory.max"), limits.memory.0),
         // Absent where the kernel counts no swap. Without it a job could swap the owner's disk full.
         Limit::where_present(folder.join("memory.swap.max"), 0),
         Limit::must(folder.join("memory.oom.group"), 1),
         Limit::must(folder.join("pids.max"), limits.pids),
+        Limit::must(folder.join("cpu.idle"), 1),
         Limit::where_present(folder.join("io.bfq.weight"), "default 1"),
     ];
-    // On every level: an idle group in a group of normal weight would still compete with the owner's programs.
-    set.extend(levels(inside).map(|level| Limit::must(root.join(level).join("cpu.idle"), 1)));
     let memory = MemoryFiles {
         current: folder.join("memory.current"),
         peak: folder.join("memory.peak"),
@@ -72,4 +71,14 @@ pub(super) fn limits(root: &Path, inside: &Path, limits: &Limits) -> (Vec<Limit>
         pids: folder.join("pids.current"),
     };
     (set, memory)
+}
+
+/// Where CPU time is shared out at one level.
+pub(super) fn share(root: &Path, level: &Path) -> Share {
+    let folder = root.join(level);
+    Share {
+        idle: folder.join("cpu.idle"),
+        weight: folder.join("cpu.weight"),
+        most: 10_000,
+    }
 }

@@ -74,6 +74,7 @@ pub(super) fn end((mut watch, reason): (Watch<'_>, Reason), desk: &mut Desk) {
 /// reported as stopped.
 fn kill_all(watch: &Watch<'_>, desk: &mut Desk) {
     let mut again = BootUs(0);
+    watch.cgroup.set_hurry(true);
     loop {
         if sela_clock::boot_us() >= again {
             drop(watch.cgroup.kill());

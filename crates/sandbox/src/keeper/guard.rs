@@ -259,6 +259,7 @@ impl Watch<'_> {
             Motion::Runs => {
                 let asked = sela_clock::boot_us();
                 self.meter.freezing(asked);
+                self.cgroup.set_hurry(true);
                 if self.cgroup.set_frozen(true).is_err() {
                     return Some(Reason::now(cause));
                 }
@@ -282,6 +283,7 @@ impl Watch<'_> {
         let after = sela_clock::boot_us().since(*asked);
         if self.cgroup.is_frozen().unwrap_or(false) {
             self.motion = Motion::Frozen;
+            self.cgroup.set_hurry(false);
             desk.report(&Report::Frozen { after_us: after });
             return None;
         }
@@ -294,6 +296,7 @@ impl Watch<'_> {
                 return Some(Reason::now(node_fault(error.to_string())));
             }
             self.meter.thawed(sela_clock::boot_us());
+            self.cgroup.set_hurry(false);
             self.motion = Motion::Runs;
         }
         if matches!(self.motion, Motion::Runs) {
@@ -372,7 +375,10 @@ impl Watch<'_> {
         if self.ran_out_of_memory() {
             return Some(Reason::now(EndCause::OutOfMemory));
         }
-        if let Err(differs) = self.cgroup.verify() {
+        // In the moment of a freeze the CPU share is not what it is otherwise.
+        if !matches!(self.motion, Motion::Freezing { .. })
+            && let Err(differs) = self.cgroup.verify()
+        {
             return Some(Reason::now(node_fault(differs.to_string())));
         }
         self.report_usage(now, desk);

@@ -24,6 +24,9 @@ use wire::{Fault, FaultCode, JobPlan, Order, Report};
 /// How long a keeper that has nothing left to guard tries to tell the agent so.
 const LAST_WORDS: Microseconds = Microseconds(2_000_000);
 
+/// Nice value of a keeper, which uses next to nothing and must be there at once.
+const NICE: i32 = -10;
+
 /// Guards one job, from the first order to the last report. Call it first thing in a process that does nothing else: `orders` and
 /// `reports` are its standard input and output. Returns failure where it could not even begin.
 pub fn run(orders: impl AsFd, reports: impl AsFd) -> ExitCode {
@@ -33,6 +36,8 @@ pub fn run(orders: impl AsFd, reports: impl AsFd) -> ExitCode {
         let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
+        // A keeper that has to wait for its turn keeps nothing. Refused without the right to; then it is as good as any program.
+        let _ = rustix::process::setpriority_process(None, NICE);
         Ok(desk)
     };
     let Ok(mut desk) = begin() else {

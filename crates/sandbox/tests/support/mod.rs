@@ -63,6 +63,16 @@ impl Stage {
         self.whole.path()
     }
 
+    /// Cgroups of this stage's own: a sweep must find the jobs of one test only.
+    pub(crate) fn place(&self) -> CgroupPlace {
+        let name = self.path().file_name().unwrap().to_str().unwrap();
+        CgroupPlace {
+            layout: layout(),
+            root: PathBuf::from("/sys/fs/cgroup"),
+            agent: format!("test-{}", name.trim_start_matches("sela-job-")),
+        }
+    }
+
     /// A job that runs a shell script.
     pub(crate) fn script(&self, script: &str) -> JobPlan {
         self.plan(&["/bin/sh", "-c", script])
@@ -86,7 +96,7 @@ impl Stage {
                 group: 0,
             },
             ids: IDS,
-            cgroups: place(),
+            cgroups: self.place(),
             limits: Limits {
                 memory: Bytes::from_mib(128),
                 pids: 64,
@@ -103,14 +113,6 @@ impl Stage {
             scratch: self.scratch.clone(),
             account: self.account.clone(),
         }
-    }
-}
-
-pub(crate) fn place() -> CgroupPlace {
-    CgroupPlace {
-        layout: layout(),
-        root: PathBuf::from("/sys/fs/cgroup"),
-        agent: format!("test-{}", std::process::id()),
     }
 }
 
@@ -377,6 +379,11 @@ pub(crate) fn assert_nothing_left(plan: &JobPlan) {
             .join(&plan.cgroups.agent);
         let folder = folder.join(plan.lease.to_string());
         assert!(!folder.exists(), "{} is left", folder.display());
+        assert!(
+            !folder.parent().unwrap().exists(),
+            "{} is empty and left",
+            folder.display()
+        );
     }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(
