@@ -138,7 +138,11 @@ async fn gather(
             },
             () = tokio::time::sleep(Duration::from_millis(rest.0)) => None,
             changed = changes.changed() => match changed {
-                Ok(()) => None,
+                Ok(()) => {
+                    // At the new rate the next sign may be due long before the one that was planned at the old rate.
+                    next_sign_of_life = sela_clock::now().boot_ms;
+                    None
+                }
                 Err(_) => return,
             },
         };
