@@ -5,6 +5,7 @@ use crate::cgroup::{self, CgroupError, hybrid, jobs_folder};
 use crate::keeper::wire::{CgroupLayout, CgroupPlace};
 use rustix::event::{PollFd, poll};
 use rustix::time::Timespec;
+use sela_protocol::id::LeaseId;
 use sela_protocol::units::Microseconds;
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,18 +63,10 @@ pub enum SweepError {
 pub fn sweep(place: &CgroupPlace, scratch: &Path) -> Result<Swept, SweepError> {
     let mut swept = Swept::default();
     let inside = jobs_folder(place)?;
-    let hierarchies: Vec<PathBuf> = match place.layout {
-        CgroupLayout::V2 => vec![place.root.clone()],
-        CgroupLayout::LabCgroupV1 => std::iter::once(hybrid::UNIFIED)
-            .chain(hybrid::NEEDED)
-            .map(|name| place.root.join(name))
-            .collect(),
-    };
     let mut leases = BTreeSet::new();
-    for (index, hierarchy) in hierarchies.iter().enumerate() {
+    for (index, hierarchy) in hierarchies(place).iter().enumerate() {
         let agent = hierarchy.join(&inside);
         for folder in folders_in(&agent) {
-            // The first hierarchy is version 2's: whoever is dead there is dead in all.
             if index == 0 {
                 swept.processes += kill(&folder)?;
             }
@@ -87,6 +80,34 @@ pub fn sweep(place: &CgroupPlace, scratch: &Path) -> Result<Swept, SweepError> {
     swept.leases = leases.into_iter().collect();
     swept.scratch = empty(scratch)?;
     Ok(swept)
+}
+
+/// The same for the cgroups of one lease, whose keeper died: its job has died with it, and nobody else removes them. Its scratch
+/// folder is left to the agent. Waits up to ten seconds.
+///
+/// # Errors
+/// [`SweepError`].
+pub fn sweep_lease(place: &CgroupPlace, lease: LeaseId) -> Result<(), SweepError> {
+    let inside = jobs_folder(place)?.join(lease.to_string());
+    for (index, hierarchy) in hierarchies(place).iter().enumerate() {
+        let folder = hierarchy.join(&inside);
+        if index == 0 {
+            kill(&folder)?;
+        }
+        remove(&folder)?;
+    }
+    Ok(())
+}
+
+/// Where cgroups lie, version 2's first: whoever is dead there is dead in all.
+fn hierarchies(place: &CgroupPlace) -> Vec<PathBuf> {
+    match place.layout {
+        CgroupLayout::V2 => vec![place.root.clone()],
+        CgroupLayout::LabCgroupV1 => std::iter::once(hybrid::UNIFIED)
+            .chain(hybrid::NEEDED)
+            .map(|name| place.root.join(name))
+            .collect(),
+    }
 }
 
 fn folders_in(folder: &Path) -> Vec<PathBuf> {

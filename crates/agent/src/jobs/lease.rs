@@ -11,6 +11,7 @@ use sela_protocol::node::Award;
 use sela_protocol::units::{Microseconds, Millis};
 use sela_sandbox::keeper::handle::{self, HandleError, Orders, Reports};
 use sela_sandbox::keeper::wire::{Collected, FaultCode, Order, Report, Stop};
+use sela_sandbox::sweep::sweep_lease;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -291,6 +292,7 @@ impl LeaseTask {
             return None;
         }
         tracing::error!(why, "the job's keeper died, and the job with it");
+        self.sweep().await;
         let account = super::plan::account(&self.workshop, self.award.lease);
         if let Some(stop) = crate::run::accounts::read(&account) {
             self.stopped(stop, &mut Course::default()).await;
@@ -310,6 +312,17 @@ impl LeaseTask {
         };
         self.report(event).await;
         None
+    }
+
+    /// Nobody but its keeper removes a job's cgroups, and nobody but the kernel says that the job is gone.
+    async fn sweep(&self) {
+        let (place, lease) = (self.workshop.cgroups.clone(), self.award.lease);
+        let swept = tokio::task::spawn_blocking(move || sweep_lease(&place, lease)).await;
+        match swept {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "what the keeper left stays until the next start"),
+            Err(error) => tracing::error!(%error, "the sweep ended by a panic"),
+        }
     }
 
     async fn wait_for_upload(&mut self) {
