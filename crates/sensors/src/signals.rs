@@ -139,8 +139,11 @@ async fn gather(
             () = tokio::time::sleep(Duration::from_millis(rest.0)) => None,
             changed = changes.changed() => match changed {
                 Ok(()) => {
-                    // At the new rate the next sign may be due long before the one that was planned at the old rate.
-                    next_sign_of_life = sela_clock::now().boot_ms;
+                    // From here on silence counts at the new rate: what was heard at the old one is no fault, and the next sign of
+                    // life is due long before the one that was planned.
+                    let now = sela_clock::now().boot_ms;
+                    next_sign_of_life = now;
+                    sources.iter_mut().for_each(|source| source.heard = now);
                     None
                 }
                 Err(_) => return,
