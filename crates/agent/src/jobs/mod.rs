@@ -78,6 +78,8 @@ pub(crate) struct Jobs {
     workshop: Arc<Workshop>,
     inputs: mpsc::Sender<Input>,
     leases: HashMap<LeaseId, mpsc::UnboundedSender<LeaseOrder>>,
+    /// Orders for leases whose fetching waits until their acceptance is on the disk.
+    expected: HashMap<LeaseId, mpsc::UnboundedReceiver<LeaseOrder>>,
 }
 
 impl Jobs {
@@ -86,18 +88,28 @@ impl Jobs {
             workshop: Arc::new(workshop),
             inputs,
             leases: HashMap::new(),
+            expected: HashMap::new(),
         }
     }
 
-    /// Begins to fetch what an award needs, from the exchange at `url`.
-    pub(crate) fn fetch(&mut self, award: Box<Award>, url: &MarketUrl) {
+    /// A lease was decided on: from here on it takes orders, though its fetching may begin later. The owner may want the card
+    /// back before the disk has written that it was lent.
+    pub(crate) fn expect(&mut self, lease: LeaseId) {
         self.leases.retain(|_, orders| !orders.is_closed());
-        let lease = award.lease;
-        let blobs = Blobs::new(self.workshop.http.clone(), url.clone(), award.token.clone());
         // Unbounded so that an order never waits; the core gives few, and each is taken at once.
         let (orders, received) = mpsc::unbounded_channel();
-        let task = LeaseTask::new(Arc::clone(&self.workshop), award, blobs, received, self.inputs.clone());
         self.leases.insert(lease, orders);
+        self.expected.insert(lease, received);
+    }
+
+    /// Begins to fetch what an award needs, from the exchange at `url`. [`Self::expect`] comes first.
+    pub(crate) fn fetch(&mut self, award: Box<Award>, url: &MarketUrl) {
+        let Some(orders) = self.expected.remove(&award.lease) else {
+            tracing::error!(lease = %award.lease, "a lease that nobody expected is not fetched");
+            return;
+        };
+        let blobs = Blobs::new(self.workshop.http.clone(), url.clone(), award.token.clone());
+        let task = LeaseTask::new(Arc::clone(&self.workshop), award, blobs, orders, self.inputs.clone());
         tokio::spawn(task.run());
     }
 

@@ -53,7 +53,12 @@ impl Hands {
                     self.then(Dependent::Say(Box::new(NodeMessage::Meter(envelope))));
                 }
             }
-            Effect::Fetch(award) => self.then(Dependent::Fetch(award)),
+            Effect::Fetch(award) => {
+                if let Some(jobs) = &mut self.jobs {
+                    jobs.expect(award.lease);
+                }
+                self.then(Dependent::Fetch(award));
+            }
             Effect::Publish(event) => self.then(Dependent::Publish(Box::new(event))),
             Effect::Reply { request, reply } => self.then(Dependent::Reply { request, reply }),
         }
