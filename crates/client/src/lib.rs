@@ -3,8 +3,10 @@
 
 mod connection;
 mod events;
+mod place;
 
 pub use events::Events;
+pub use place::{runtime_folder, socket};
 
 use bytes::Bytes;
 use connection::Connection;
@@ -12,7 +14,9 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use sela_protocol::local::{
     Command, CommandReply, DoctorLine, EarningsLine, JobLine, LOCAL_PROTOCOL, Page, Problem, Sample, Snapshot,
+    StripRecord,
 };
+use sela_protocol::units::UtcMs;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
@@ -118,6 +122,19 @@ impl Client {
     /// See [`ClientError`].
     pub async fn samples(&self, cursor: Option<&str>) -> Result<Page<Sample>, ClientError> {
         self.get(&paged("/v1/samples", cursor)).await
+    }
+
+    /// What became of the cards from `from` up to `to`; `None` from an agent that keeps no such record.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn strip(&self, from: UtcMs, to: UtcMs) -> Result<Option<StripRecord>, ClientError> {
+        let path = format!("/v1/strip?from_utc_ms={}&to_utc_ms={}", from.0, to.0);
+        match self.get(&path).await {
+            Ok(record) => Ok(Some(record)),
+            Err(ClientError::Refused(problem)) if problem.status == StatusCode::NOT_FOUND.as_u16() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The agent's self-test, as the agent sees it from inside.
