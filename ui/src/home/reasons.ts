@@ -13,23 +13,28 @@ export interface Telling {
   readonly show: Formats;
   readonly since_ms: number;
   readonly now_utc_ms: number;
+  /** Whether other reasons hold too: then the end of this one is no promise to share. */
+  readonly among: boolean;
 }
 
 export function clause(reason: HoldReason, telling: Telling): string {
-  const { say, show, since_ms, now_utc_ms } = telling;
+  const { say, show, since_ms, now_utc_ms, among } = telling;
   switch (reason.type) {
     case 'input_recent': {
       const idle = reason.idle_ms + since_ms;
       const left = reason.needed_ms - idle;
       const ago = show.span(idle, 'down');
+      if (among && left > 0) return say('reason.input_recent_among', { ago, left: show.span(left) });
       return left <= 0
         ? say('reason.input_recent_due', { ago })
         : say('reason.input_recent', { ago, left: show.span(left) });
     }
     case 'signal_unknown':
       return say('reason.signal_unknown', { signal: signalName(reason.signal, say), why: reason.why });
-    case 'cool_off':
-      return say('reason.cool_off', { left: show.span(Math.max(0, reason.remaining_ms - since_ms)) });
+    case 'cool_off': {
+      const left = show.span(Math.max(0, reason.remaining_ms - since_ms));
+      return say(among ? 'reason.cool_off_among' : 'reason.cool_off', { left });
+    }
     case 'foreign_use':
       return foreignClause(reason.process, telling);
     case 'paused':

@@ -50,6 +50,10 @@ const LINES = 2;
 
 /** Why each card is as it is. Cards held by the same kind of thing as the whole PC (paused, no isolation) need no line. */
 export function lines(view: View, say: Say, show: Formats, moment: Moment): string[] {
+  if (condition(view) === 'paused') {
+    const until = view.snapshot.pause?.until_utc_ms ?? null;
+    return [say(until === null ? 'line.paused' : 'line.paused_until')];
+  }
   const told = view.cards
     .map((card) => line(card, view, say, show, moment))
     .filter((text): text is string => text !== null);
@@ -80,12 +84,10 @@ function line(card: HeardCard, view: View, say: Say, show: Formats, moment: Mome
     }
     case 'held':
     case 'paused': {
-      const reason =
-        state.availability.type === 'held'
-          ? state.availability.reasons.find(({ type }) => !SAID_BY_THE_SENTENCE.has(type))
-          : undefined;
+      const reasons = state.availability.type === 'held' ? state.availability.reasons : [];
+      const reason = reasons.find(({ type }) => !SAID_BY_THE_SENTENCE.has(type));
       if (reason === undefined) return null;
-      const because = clause(reason, { say, show, since_ms, now_utc_ms: moment.now_utc_ms });
+      const because = clause(reason, { say, show, since_ms, now_utc_ms: moment.now_utc_ms, among: reasons.length > 1 });
       return alone ? say('line.held', { reason: because }) : say('line.held_card', { card: name, reason: because });
     }
     case 'preparing':

@@ -27,6 +27,8 @@ const LEAST_SOLD_PX = 2;
 /** Own use, idle and offered time are low, so that what is sold stands out. */
 const LOW = 0.36;
 const LEAST_SOLD_HEIGHT = 0.5;
+/** Stretches that are closer than this touch. */
+const SEAM_PX = 0.5;
 
 export function kindOf(stretch: Stretch): BandKind {
   if (stretch.sold !== null) return 'sold';
@@ -49,7 +51,7 @@ export const xOf = (utc_ms: number, day: Day, width: number): number =>
 /** The bands of one card's row, left to right; those outside the day are cut off. */
 export function bands(stretches: readonly Stretch[], day: Day, width: number, height: number): Band[] {
   const highest = highestPrice(stretches);
-  return stretches
+  const found = stretches
     .filter(({ from_utc_ms, to_utc_ms }) => to_utc_ms > day.from_utc_ms && from_utc_ms < day.to_utc_ms)
     .toSorted((a, b) => a.from_utc_ms - b.from_utc_ms)
     .map((stretch) => {
@@ -65,6 +67,15 @@ export function bands(stretches: readonly Stretch[], day: Day, width: number, he
         stretch,
       };
     });
+  return found.reduce<Band[]>(withBand, []);
+}
+
+/** Neighbours of one kind are drawn as one, so that no seam tells of a change that means nothing; each sale stands alone. */
+function withBand(drawn: Band[], band: Band): Band[] {
+  const last = drawn.at(-1);
+  const touches = last !== undefined && band.x - (last.x + last.width) < SEAM_PX;
+  if (!touches || last.kind !== band.kind || band.kind === 'sold') return [...drawn, band];
+  return [...drawn.slice(0, -1), { ...last, width: band.x + band.width - last.x }];
 }
 
 /** Sold: by price, from half the row for next to nothing to the whole row for the day's best. */

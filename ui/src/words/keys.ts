@@ -55,7 +55,6 @@ export interface Keys {
   'switch.hour': null;
   'switch.tomorrow': null;
   'switch.open': null;
-  'switch.at': { time: string | number };
   'switch.ends_jobs': null;
   'today.label': null;
   'today.net': null;
@@ -166,7 +165,6 @@ export interface Keys {
   'running.per_hour': { price: string | number };
   'running.unnamed': { id: string | number };
   'running.end': null;
-  'running.end_of': { job: string | number };
   'running.confirm': { amount: string | number };
   'running.confirm_yes': null;
   'running.confirm_no': null;
@@ -222,4 +220,8 @@ export interface Keys {
   'notify.missing_text': { command: string | number };
   'notify.quit_failed': null;
   'notify.quit_failed_text': { command: string | number; why: string | number };
+  'reason.input_recent_among': { ago: string | number; left: string | number };
+  'reason.cool_off_among': { left: string | number };
+  'line.paused': null;
+  'line.paused_until': null;
 }
