@@ -6,6 +6,8 @@ mod guest;
 mod peer;
 mod routes;
 mod serve;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use serve::listen;
 

@@ -65,7 +65,8 @@ async fn all(agent: &Client) -> Result<Vec<EarningsLine>, CliError> {
 }
 
 async fn all_as_csv(agent: &Client, output: &Output) -> Outcome {
-    output.line("lease,job,gpu,started_utc_ms,price,thawed_ms,billed_ms,gross,fee,net,energy_mwh,electricity,end,lab")?;
+    output
+        .line("lease,job,gpu,started_utc_ms,price,thawed_ms,billed_ms,gross,fee,net,energy_mwh,electricity,end,lab")?;
     for line in all(agent).await? {
         output.line(csv_line(&line))?;
     }

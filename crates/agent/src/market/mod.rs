@@ -7,6 +7,8 @@ mod link;
 #[cfg(test)]
 mod link_tests;
 mod logs;
+#[cfg(test)]
+mod transfer_tests;
 
 pub(crate) use blobs::{Blobs, TransferError, http_client};
 pub(crate) use link::{Link, LinkNews, LinkSettings};
