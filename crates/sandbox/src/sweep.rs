@@ -95,6 +95,10 @@ pub fn sweep_lease(place: &CgroupPlace, lease: LeaseId) -> Result<(), SweepError
             kill(&folder)?;
         }
         remove(&folder)?;
+        for above in folder.ancestors().skip(1).take(2) {
+            // Other jobs may be in it.
+            drop(fs::remove_dir(above));
+        }
     }
     Ok(())
 }

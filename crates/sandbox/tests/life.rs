@@ -302,6 +302,38 @@ async fn the_sweep_kills_what_still_runs() {
 }
 
 #[tokio::test]
+async fn what_a_dead_keeper_left_of_one_lease_is_removed_alone() {
+    if !is_root("what_a_dead_keeper_left_of_one_lease_is_removed_alone") {
+        return;
+    }
+    let stage = Stage::new();
+    let (plan, mut other) = (stage.script("echo up; sleep 60"), stage.script("echo up; sleep 60"));
+    other.scratch = stage.path().join("other");
+    fs::create_dir(&other.scratch).unwrap();
+    let (mut job, mut running) = (Watched::start(&plan).await, Watched::start(&other).await);
+    job.until_says("up").await;
+    running.until_says("up").await;
+    let keeper = Pid::from_raw(i32::try_from(job.keeper).unwrap()).unwrap();
+    kill_process(keeper, Signal::KILL).unwrap();
+    sela_sandbox::sweep::sweep_lease(&stage.place(), plan.lease).unwrap();
+    running.until(|report| matches!(report, Report::Usage { .. })).await;
+    running
+        .order(Order::End {
+            cause: EndCause::OwnerCommand,
+        })
+        .await;
+    let outcome = running.finish().await;
+    assert_eq!(
+        outcome.stop().cause,
+        EndCause::OwnerCommand,
+        "the other was not touched"
+    );
+    fs::remove_dir_all(&plan.scratch).unwrap();
+    assert_nothing_left(&plan);
+    assert_nothing_left(&other);
+}
+
+#[tokio::test]
 async fn a_keeper_that_is_told_to_stop_ends_its_job_first() {
     if !is_root("a_keeper_that_is_told_to_stop_ends_its_job_first") {
         return;

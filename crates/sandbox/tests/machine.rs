@@ -38,7 +38,7 @@ export RUST_BACKTRACE=0
 for program in $(cat /t/programs); do
   # Freezing within a quarter of a second on a busy machine is no promise for an emulated one.
   if timeout 240 /t/deps/$program --test-threads 1 --skip a_busy_machine > /t/$program.log 2>&1; then
-    echo "PASSED $program $(grep '^test result' /t/$program.log)"
+    echo "PASSED $program $(grep '^test result:' /t/$program.log)"
   else
     cat /t/$program.log
     echo "BROKEN $program"
