@@ -134,7 +134,14 @@ impl State {
         let Some(card) = self.cards.get_mut(gpu) else {
             return;
         };
-        let Some(cause) = card.lease.as_ref().and_then(|lease| lease.finished().cloned()) else {
+        // A card that the driver does not answer for tells nothing of its memory, and may never: its job is gone, so the tenant
+        // need not wait for it, and what is unreadable is not offered anyway.
+        let finished = match (&card.lease, &card.unreadable) {
+            (Some(lease), None) => lease.finished(),
+            (Some(lease), Some(_)) => lease.gone_for(),
+            (None, _) => None,
+        };
+        let Some(cause) = finished.cloned() else {
             return;
         };
         let Some(lease) = card.lease.take() else {

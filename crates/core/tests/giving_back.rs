@@ -283,6 +283,27 @@ fn a_card_is_offered_again_only_when_job_and_memory_are_gone_and_it_has_rested()
 }
 
 #[test]
+fn a_job_on_a_card_that_is_lost_goes_back_to_its_tenant_though_the_memory_can_not_be_seen() {
+    let mut world = World::new();
+    let lease = world.running();
+    world.drain();
+    let why = || "GPU is lost".to_owned();
+    world.input(Input::CardUnreadable { gpu: None, why: why() });
+    world.event(
+        lease,
+        LeaseEvent::Ended {
+            cause: EndCause::CardLost,
+            thawed_ms: Millis(1_234),
+            frozen_ms: Millis(0),
+        },
+    );
+    let done = world.drain();
+    assert!(done.contains(&"upload".to_owned()), "{done:?}");
+    assert!(!done.contains(&"say offer true".to_owned()), "{done:?}");
+    assert!(world.why()[0].contains("GPU is lost"), "{:?}", world.why());
+}
+
+#[test]
 fn a_hot_card_is_shared_again_only_after_enough_valid_cool_readings_in_a_row() {
     let mut world = World::new();
     world.temperature = 90;
