@@ -65,7 +65,12 @@ pub(crate) fn watch(
             });
         }
         if now >= next_processes {
-            reports.push(Report::Foreign(eye.foreign(now)));
+            let foreign = eye.foreign(now);
+            if matches!(foreign, Observed::Unknown { .. }) {
+                // A card that is lost fails here first, since this is looked at more often: say what it is before what follows from it.
+                reports.extend(eye.read());
+            }
+            reports.push(Report::Foreign(foreign));
             next_processes = now.plus(if attention.is_high() {
                 PROCESSES_RUNNING
             } else {
