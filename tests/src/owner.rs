@@ -164,7 +164,10 @@ impl Owner {
     /// Where it does not answer.
     pub fn earnings(&self) -> anyhow::Result<Vec<EarningsLine>> {
         let page: Page<EarningsLine> = self.sela(&["earnings", "--json"])?.json()?;
-        anyhow::ensure!(page.next.is_none(), "more leases than one page holds: this test asks for too many");
+        anyhow::ensure!(
+            page.next.is_none(),
+            "more leases than one page holds: this test asks for too many"
+        );
         Ok(page.items)
     }
 

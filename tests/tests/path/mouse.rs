@@ -6,7 +6,7 @@ use sela_protocol::id::LeaseId;
 use sela_protocol::lease::EndCause;
 use sela_protocol::money::Micros;
 use sela_protocol::units::Millis;
-use sela_tests::{Plan, World, boot_us, cgroup_of, expected_result, in_a_world, number_in, wait_for};
+use sela_tests::{Plan, Settings, World, boot_us, cgroup_of, expected_result, in_a_world, number_in, wait_for};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -77,6 +77,11 @@ fn watch(
 fn the_mouse_moves_and_the_card_is_the_owners_again_and_the_job_goes_on_and_is_paid_for_to_the_millisecond() {
     let plan = Plan {
         display: true,
+        // Long enough that `sela why` still speaks of the mouse when the job is gone.
+        settings: Settings {
+            idle_after_s: 4,
+            ..Settings::default()
+        },
         ..Plan::default()
     };
     in_a_world(&plan, |world| {

@@ -5,6 +5,7 @@ use anyhow::{Context, ensure};
 use sela_nvml_sim::{CardFaults, Faults};
 use sela_protocol::id::{JobId, LeaseId};
 use sela_protocol::lease::EndCause;
+use sela_protocol::presence::Availability;
 use sela_protocol::tenant::{JobState, JobView};
 use sela_tests::{Part, Plan, World, expected_result, in_a_world, program};
 use std::process::Command;
@@ -88,6 +89,9 @@ fn a_hot_reading_ends_the_job_and_the_card_rests_until_it_has_cooled() {
         ensure!(why.contains("91 °C") && why.contains("65 °C"), "{why}");
         world.wait_until_nothing_is_left(&[lease])?;
         card_faults(world, CardFaults::default())?;
+        world.owner.wait("the card to be cool", |snapshot| {
+            snapshot.cards[0].availability == Availability::Available
+        })?;
         done_on_a_second_lease(world, job, 60).map(drop)
     });
 }
