@@ -51,7 +51,7 @@ impl House {
         }
         let token = text(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
         // Hashes are compared, so that the time it takes tells nothing of the token.
-        if !token.is_some_and(|token| hash(token) == self.token) {
+        if token.is_none_or(|token| hash(token) != self.token) {
             return Some((
                 StatusCode::UNAUTHORIZED,
                 "no_token",

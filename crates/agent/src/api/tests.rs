@@ -74,9 +74,11 @@ async fn core(mut asked: mpsc::Receiver<Ask>) {
             Ask::Command { command, reply } => {
                 let input = Input::Command { request: 1, command };
                 let effects = state.step(sela_clock::now(), input);
-                let answer = effects.into_iter().find_map(|effect| match effect {
-                    Effect::Reply { reply, .. } => Some(reply),
-                    _ => None,
+                let answer = effects.into_iter().find_map(|effect| {
+                    if let Effect::Reply { reply, .. } = effect {
+                        return Some(reply);
+                    }
+                    None
                 });
                 drop(reply.send(answer.expect("every command is answered")));
             }

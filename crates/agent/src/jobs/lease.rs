@@ -134,8 +134,7 @@ impl LeaseTask {
             tokio::select! {
                 biased;
                 order = self.orders.recv() => {
-                    let Some(order) = order else { return None };
-                    if let Err(error) = self.pass_on(order, &mut keeper).await {
+                    if let Err(error) = self.pass_on(order?, &mut keeper).await {
                         // Its end is read from its reports.
                         tracing::debug!(%error, "an order found no keeper");
                     }

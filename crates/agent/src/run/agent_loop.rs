@@ -177,7 +177,19 @@ impl AgentLoop {
                 self.hands.store.readings(sela_clock::now().utc_ms, readings.clone());
                 self.step(Input::Readings(readings))
             }
-            other => self.step(other),
+            other @ (Input::Started { .. }
+            | Input::Tick
+            | Input::Policy(_)
+            | Input::SettingsProblem(_)
+            | Input::Signals(_)
+            | Input::CardUnreadable { .. }
+            | Input::CardUse { .. }
+            | Input::Command { .. }
+            | Input::Sleep { .. }
+            | Input::Shutdown
+            | Input::Market(_)
+            | Input::Lease { .. }
+            | Input::Earned(_)) => self.step(other),
         }
     }
 

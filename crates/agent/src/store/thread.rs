@@ -27,12 +27,15 @@ pub(crate) enum Committed {
     Problem(Option<String>),
 }
 
+/// Reads something and answers whoever asked.
+type Reading = Box<dyn FnOnce(&EarningsBook, &TelemetryBook) + Send>;
+
 enum Request {
     Append(u64, Box<Entry>),
     Sums,
     Readings(UtcMs, Vec<CardReading>),
     Prune(UtcMs),
-    Read(Box<dyn FnOnce(&EarningsBook, &TelemetryBook) + Send>),
+    Read(Reading),
     /// Finish what was asked before, and end, though readers may still be there.
     End,
 }
