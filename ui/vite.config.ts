@@ -22,5 +22,7 @@ export default defineConfig({
   test: {
     include: ['src/**/*.test.ts'],
     environment: 'happy-dom',
+    // A zone that changes its clocks, whatever the machine's is.
+    env: { TZ: 'Europe/Berlin' },
   },
 });

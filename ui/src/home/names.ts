@@ -4,6 +4,7 @@
 export function shortName(name: string): string {
   const short = name
     .replace(/\bSIMULATED\b/gi, '')
+    .trimStart()
     .replace(/^NVIDIA\s+/i, '')
     .replace(/^GeForce\s+/i, '')
     .replace(/\(\s*\)/g, '')
