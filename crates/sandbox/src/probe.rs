@@ -191,6 +191,7 @@ fn guarantees(machine: &Machine, layout: CgroupLayout) -> Vec<Guarantee> {
         ("image read only, by digest", Enforced),
         ("no network", Enforced),
         ("sees its own processes only", Enforced),
+        ("sees its own card only", Enforced),
         ("memory limit, scratch included", memory_group),
         ("no swap", swap),
         ("process limit", Enforced),
@@ -313,6 +314,47 @@ mod tests {
             matches!(guarantee.strength, Strength::Weaker { .. })
         };
         assert!(weaker("memory limit") && weaker("no swap") && !weaker("process limit"));
+    }
+
+    /// Both ways: each line of the document is promised, and each promise has its line and a test of that name.
+    #[test]
+    fn the_document_says_what_a_fitting_machine_promises() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let document = fs::read_to_string(here.join("../../docs/security.md")).unwrap();
+        let lines: Vec<Vec<&str>> = document
+            .lines()
+            .filter(|line| line.starts_with("| ") && !line.starts_with("| guarantee"))
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
+        let record = ("cgroup/cgroup.stat.local", "frozen_usec 0\n");
+        let v2 = [("cgroup/cgroup.controllers", "cpu memory pids"), record];
+        let lab = [
+            ("cgroup/memory/memory.memsw.limit_in_bytes", "0"),
+            ("cgroup/cpu/cpu.idle", "0"),
+            ("cgroup/unified/cgroup.stat.local", record.1),
+        ];
+        let lab: Vec<(&str, &str)> = HYBRID.into_iter().chain(lab).collect();
+        for (column, files) in [(1, v2.as_slice()), (2, lab.as_slice())] {
+            let folder = tempfile::tempdir().unwrap();
+            let promised: Vec<(&str, &str)> = probe(&machine(folder.path(), files), true)
+                .guarantees
+                .iter()
+                .map(|guarantee| match guarantee.strength {
+                    Strength::Enforced => (guarantee.name, "enforced"),
+                    Strength::Weaker { .. } => (guarantee.name, "weaker"),
+                    Strength::Absent { .. } => (guarantee.name, "absent"),
+                })
+                .collect();
+            let written: Vec<(&str, &str)> = lines.iter().map(|line| (line[0], line[column])).collect();
+            assert_eq!(written, promised);
+        }
+        let tests: String = ["walls", "limits", "folders", "life", "cards"]
+            .map(|name| fs::read_to_string(here.join(format!("tests/{name}.rs"))).unwrap())
+            .concat();
+        for line in lines.iter().filter(|line| line[3] != "–") {
+            let test = line[3].trim_matches('`');
+            assert!(tests.contains(&format!("async fn {test}()")), "no test {test}");
+        }
     }
 
     #[test]
