@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("sela-agent", 3),
     ("sela-exchange", 3),
     ("sela-desktop", 3),
+    ("sela-desktop", 3),
 ];
 
 /// Packages that stand outside the house: they test it, build it, or are work that tenants bring. Nothing in the house may need them.
