@@ -1,7 +1,8 @@
 //! `sela status`: one sentence, then a card each, then money.
 
 use super::end::Outcome;
-use super::output::{LAB, Output, Tone, gib, short, span};
+use super::output::{LAB, Output, Tone, gib, local, short, span};
+use super::why::reason_words;
 use sela_client::Client;
 use sela_protocol::card::CardReading;
 use sela_protocol::local::{CardState, IsolationState, LeaseState, MarketLink, Snapshot, YieldMeasure};
@@ -64,8 +65,14 @@ pub(super) fn sentence(snapshot: &Snapshot) -> String {
     if cards == 0 {
         return "No card was found; `sela doctor` looks for the reason.".to_owned();
     }
-    if snapshot.pause.is_some() {
-        return "Paused: nothing is shared; `sela resume` shares again.".to_owned();
+    if let Some(pause) = snapshot.pause {
+        return match pause.until_utc_ms {
+            Some(until) => format!(
+                "Paused until {}: nothing is shared; `sela resume` shares again.",
+                local(until)
+            ),
+            None => "Paused: nothing is shared; `sela resume` shares again.".to_owned(),
+        };
     }
     let count = |wanted: fn(&CardState) -> bool| snapshot.cards.iter().filter(|card| wanted(card)).count();
     let earning = count(|card| card.lease.is_some());
@@ -80,7 +87,7 @@ pub(super) fn sentence(snapshot: &Snapshot) -> String {
             )
         }
         (0, 0, _) => match first_reason(snapshot) {
-            Some(reason) => format!("Not sharing: {reason}."),
+            Some(reason) => format!("Not sharing: {}.", reason_words(reason)),
             None => "Not sharing.".to_owned(),
         },
     }
@@ -103,7 +110,11 @@ fn card_lines(card: &CardState, output: &Output) -> Vec<String> {
     let mut lines = vec![format!("{}  {}  {state}", description.index, marked(description))];
     lines.extend(card.lease.as_ref().map(|lease| format!("   {}", lease_line(lease))));
     if let Availability::Held { reasons } = &card.availability {
-        lines.extend(reasons.iter().map(|reason| format!("   held because {reason}")));
+        lines.extend(
+            reasons
+                .iter()
+                .map(|reason| format!("   held because {}", reason_words(reason))),
+        );
     }
     lines.extend(card.reading.as_ref().map(|reading| {
         let figures = figures(reading, card);
@@ -169,11 +180,7 @@ fn yield_line(measure: &YieldMeasure) -> String {
     .into_iter()
     .flatten()
     .collect();
-    format!(
-        "last given back {}: {}",
-        super::output::local(measure.at_utc_ms),
-        steps.join(", ")
-    )
+    format!("last given back {}: {}", local(measure.at_utc_ms), steps.join(", "))
 }
 
 fn market_line(market: &MarketLink) -> String {

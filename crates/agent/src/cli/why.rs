@@ -4,7 +4,7 @@ use super::end::{CliError, Outcome};
 use super::output::{Output, Tone};
 use sela_client::Client;
 use sela_protocol::local::{CardState, Snapshot};
-use sela_protocol::presence::{Availability, Observed};
+use sela_protocol::presence::{Availability, HoldReason, Observed};
 use serde_json::json;
 
 /// Shows them.
@@ -30,7 +30,7 @@ pub(crate) async fn why(agent: &Client, gpu: Option<&str>, output: &mut Output) 
             (Availability::Held { reasons }, _) => {
                 output.line(format!("{name} is {} because", output.tone(Tone::Held, "held")))?;
                 for reason in reasons {
-                    output.line(format!("  {reason}"))?;
+                    output.line(format!("  {}", reason_words(reason)))?;
                 }
             }
             (Availability::Available, Some(_)) => {
@@ -52,6 +52,20 @@ pub(crate) async fn why(agent: &Client, gpu: Option<&str>, output: &mut Output) 
             count => format!("{count}"),
         },
     ))?)
+}
+
+/// A reason as its own words have it, with moments in local time.
+pub(super) fn reason_words(reason: &HoldReason) -> String {
+    if let HoldReason::Paused {
+        until_utc_ms: Some(until),
+    } = reason
+    {
+        return format!(
+            "you paused it until {}; `sela resume` shares again at once",
+            super::output::local(*until)
+        );
+    }
+    reason.to_string()
 }
 
 fn seen<T>(what: &str, observed: &Observed<T>, say: impl FnOnce(&T) -> String) -> String {

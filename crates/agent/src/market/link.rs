@@ -220,7 +220,9 @@ impl Keeper {
                     last_error = Some(why);
                     let pause = pause(self.failures);
                     self.failures = self.failures.saturating_add(1);
-                    self.rest(pause).await;
+                    if !self.rest(pause).await {
+                        return;
+                    }
                 }
                 Ended::Refused(message) => {
                     tracing::warn!(%url, message, "the exchange does not take this machine");
@@ -232,7 +234,9 @@ impl Keeper {
                     if !self.tell(LinkNews::State(refused)).await {
                         return;
                     }
-                    self.rest(PAUSE_WHEN_REFUSED).await;
+                    if !self.rest(PAUSE_WHEN_REFUSED).await {
+                        return;
+                    }
                 }
                 Ended::Unwanted => return,
             }
@@ -413,18 +417,15 @@ impl Keeper {
         }
     }
 
-    /// Waits, and keeps what is said meanwhile for when the session is resumed.
-    async fn rest(&mut self, pause: Duration) {
+    /// Waits, and keeps what is said meanwhile for when the session is resumed. `false`: the loop is gone.
+    async fn rest(&mut self, pause: Duration) -> bool {
         let sleep = tokio::time::sleep(pause);
         let mut sleep = std::pin::pin!(sleep);
         loop {
             tokio::select! {
-                () = &mut sleep => return,
+                () = &mut sleep => return true,
                 order = self.orders.recv() => {
-                    let Some(order) = order else {
-                        // The loop is gone: the next thing that is told will find nobody.
-                        return;
-                    };
+                    let Some(order) = order else { return false };
                     if let Some(session) = self.session.as_mut()
                         && take(session, order).is_err()
                     {

@@ -227,6 +227,23 @@ async fn what_is_said_while_nobody_listens_is_sent_when_the_session_is_resumed()
 }
 
 #[tokio::test]
+async fn the_last_words_are_sent_before_the_agent_leaves() {
+    let mut script = Script::new().await;
+    let id = script.ids.draw();
+    let (link, mut news) = script.start();
+    let (mut peer, _) = script.meet().await;
+    script.welcome(&mut peer, id, 0).await;
+    session(&mut news).await;
+    for beat in 1..=3 {
+        link.say(id, heartbeat(beat));
+    }
+    link.close().await;
+    for beat in 1..=3 {
+        assert_eq!(peer.frame().await.message, Some(heartbeat(beat)));
+    }
+}
+
+#[tokio::test]
 async fn a_new_session_starts_from_nothing_and_hears_nothing_of_the_old() {
     let mut script = Script::new().await;
     let (old, new) = (script.ids.draw(), script.ids.draw());

@@ -57,6 +57,19 @@ pub(super) async fn fill_in(open: &mut [RecoveredLease], swept: &Swept, folder: 
     }
 }
 
+/// Removes accounts of leases that are closed in the store: the agent was killed before it could.
+pub(super) fn forget_closed(open: &[RecoveredLease], folder: &Path) {
+    let wanted: Vec<_> = open
+        .iter()
+        .map(|recovered| accounts::path(folder, recovered.lease.lease))
+        .collect();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if !wanted.contains(&entry.path()) {
+            accounts::remove(&entry.path());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +128,19 @@ mod tests {
         let found: Vec<_> = open.iter().map(|open| (open.thawed_ms.0, open.frozen_ms.0)).collect();
         assert_eq!(found, [(12_345, 2), (11_000, 2), (10_000, 0)]);
         assert_eq!(open[1].cause, EndCause::Exited { code: 0 });
+    }
+
+    #[test]
+    fn accounts_of_closed_leases_are_removed_and_those_of_open_ones_are_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = [recovered(1)];
+        let kept = accounts::path(folder.path(), open[0].lease.lease);
+        let closed = accounts::path(folder.path(), recovered(2).lease.lease);
+        for path in [&kept, &closed] {
+            std::fs::write(path, "{}").expect("written");
+        }
+        forget_closed(&open, folder.path());
+        assert!(kept.exists() && !closed.exists());
     }
 
     #[test]

@@ -82,6 +82,7 @@ pub(crate) async fn run(options: AgentOptions) -> anyhow::Result<()> {
     };
     let (store, mut recovered, store_news) = Store::open(&paths.data, exchange, || today(sela_clock::now().utc_ms).0)?;
     recovery::fill_in(&mut recovered.open, &swept, &paths.accounts()).await;
+    recovery::forget_closed(&recovered.open, &paths.accounts());
 
     let (asks, asked) = mpsc::channel(32);
     let (events, _) = broadcast::channel(64);
