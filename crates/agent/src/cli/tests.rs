@@ -72,6 +72,67 @@ fn the_keeper_is_not_shown_to_people() {
 }
 
 #[test]
+fn the_first_line_of_status_is_a_sentence_that_says_what_is_so() {
+    use sela_core::{Policy, State};
+    use sela_protocol::card::{CardDescription, Reading};
+    use sela_protocol::id::GpuUuid;
+    use sela_protocol::local::{CardState, MarketLink, Pause, Snapshot};
+    use sela_protocol::presence::{Availability, HoldReason};
+    use sela_protocol::units::{Bytes, UtcMs};
+
+    let now = sela_clock::now();
+    let empty: Snapshot = State::new(Policy::default(), now).snapshot(now);
+    let card = |index: u32, availability: Availability| {
+        let mut state = State::new(Policy::default(), now);
+        state.step(
+            now,
+            sela_core::Input::Cards(vec![CardDescription {
+                uuid: GpuUuid(format!("GPU-{index}")),
+                name: "SIMULATED RTX 3090".into(),
+                index,
+                simulated: true,
+                vram_total: Bytes::from_gib(24),
+                driver_version: "1".into(),
+                power_limits: Reading::NotSupported,
+            }]),
+        );
+        let card = state.snapshot(now).cards.remove(0);
+        CardState { availability, ..card }
+    };
+    let held = || Availability::Held {
+        reasons: vec![HoldReason::Starting],
+    };
+    let with = |cards: Vec<CardState>, market: MarketLink| Snapshot {
+        cards,
+        market,
+        ..empty.clone()
+    };
+    let paused = Snapshot {
+        pause: Some(Pause {
+            since_utc_ms: UtcMs(0),
+            until_utc_ms: None,
+        }),
+        ..with(vec![card(0, held())], MarketLink::NotConfigured)
+    };
+    let two = vec![card(0, held()), card(1, Availability::Available)];
+    for (snapshot, begins) in [
+        (empty.clone(), "No card was found"),
+        (paused, "Paused: nothing is shared"),
+        (
+            with(vec![card(0, held())], MarketLink::NotConfigured),
+            "Not sharing: the agent has just started",
+        ),
+        (
+            with(two, MarketLink::NotConfigured),
+            "Ready to share 1 of 2 cards, but there is no exchange",
+        ),
+    ] {
+        let sentence = status::sentence(&snapshot);
+        assert!(sentence.starts_with(begins) && sentence.ends_with('.'), "{sentence}");
+    }
+}
+
+#[test]
 fn exit_codes_are_those_that_are_documented() {
     let text = String::new;
     for (error, code) in [
