@@ -26,7 +26,9 @@ fn main() {
 fn stand_in() {
     let variable = |name: &str| std::env::var(name).unwrap_or_default();
     if variable("PROFILE") == "release" {
-        println!("cargo::error=the window's page is not built: run `npm ci && npm run build` in the root, then build again");
+        println!(
+            "cargo::error=the window's page is not built: run `npm ci && npm run build` in the root, then build again"
+        );
         return;
     }
     println!("cargo::warning=the window's page is not built; the window will only say so. `npm run build` builds it");

@@ -1,6 +1,6 @@
 //! The shell around the controller: starts what brings events, carries out effects, lives until told to leave. Decides nothing.
 
-use crate::arguments::{self, Arguments};
+use crate::arguments::{self, Arguments, Panel};
 use crate::bridge::{self, Bridge};
 use crate::controller::{Controller, Effect, Event, TrayView};
 use crate::tray::{self, Tray};
@@ -43,6 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         events: events.clone(),
         supervisor: Arc::new(supervisor),
         page_language: arguments.language.map(|language| language.tag()),
+        panel: arguments.panel,
         tray: Arc::default(),
     };
     let again = events.clone();
@@ -111,6 +112,7 @@ struct Shell {
     events: mpsc::Sender<Event>,
     supervisor: Arc<watch::Sender<Option<String>>>,
     page_language: Option<&'static str>,
+    panel: Panel,
     /// Only touched on the main thread.
     tray: Arc<Mutex<Option<Tray>>>,
 }
@@ -144,7 +146,7 @@ impl Shell {
         let made = icon_folder(self.client.socket())
             .and_then(|icons| {
                 let chose = move |choice| put(&events, Event::Chose(choice));
-                Tray::new(app, words, &icons, chose).context("the system gives no tray")
+                Tray::new(app, words, &icons, self.panel, chose).context("the system gives no tray")
             })
             .inspect_err(|error| tracing::warn!("no tray: {error:#}; closing the window will end this program"));
         made.ok()

@@ -84,9 +84,11 @@ async fn start_unit() -> Answer {
 
 #[cfg(target_os = "linux")]
 fn refused(error: &zbus::Error) -> Answer {
-    let (name, said) = match error {
-        zbus::Error::MethodError(name, said, _) => (name.as_str(), said.clone()),
-        _ => ("", None),
+    // Only systemd's own errors come by name; a bus that does not know systemd answers with one of its own.
+    let (name, said) = if let zbus::Error::MethodError(name, said, _) = error {
+        (name.as_str(), said.clone())
+    } else {
+        ("", None)
     };
     let told = said.unwrap_or_else(|| error.to_string());
     if name.starts_with("org.freedesktop.systemd1.") && !name.ends_with("NoSuchUnit") {

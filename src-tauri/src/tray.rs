@@ -1,6 +1,7 @@
 //! The tray: an icon by state and a menu, drawn as the controller says. What was chosen goes back to the controller; nothing is
 //! decided here.
 
+use crate::arguments::Panel;
 use crate::controller::{Choice, Sign, TrayView};
 use crate::words::{Key, Words};
 use std::path::Path;
@@ -15,6 +16,7 @@ const ID: &str = "sela";
 pub(crate) struct Tray {
     icon: TrayIcon,
     items: Items,
+    panel: Panel,
     shown: Option<Sign>,
 }
 
@@ -38,7 +40,10 @@ const CHOICES: &[(&str, Choice)] = &[
 ];
 
 fn choice_of(id: &str) -> Option<Choice> {
-    CHOICES.iter().find(|(known, _)| *known == id).map(|(_, choice)| *choice)
+    CHOICES
+        .iter()
+        .find(|(known, _)| *known == id)
+        .map(|(_, choice)| *choice)
 }
 
 impl Tray {
@@ -51,12 +56,13 @@ impl Tray {
         app: &AppHandle,
         words: &Words,
         icons: &Path,
+        panel: Panel,
         chose: impl Fn(Choice) + Clone + Send + Sync + 'static,
     ) -> tauri::Result<Self> {
-        let plain = |id: &str, key: Key, enabled| MenuItem::with_id(app, id, words.say(key, &[]), enabled, None::<&str>);
-        let check = |id: &str, key: Key| {
-            CheckMenuItem::with_id(app, id, words.say(key, &[]), false, false, None::<&str>)
-        };
+        let plain =
+            |id: &str, key: Key, enabled| MenuItem::with_id(app, id, words.say(key, &[]), enabled, None::<&str>);
+        let check =
+            |id: &str, key: Key| CheckMenuItem::with_id(app, id, words.say(key, &[]), false, false, None::<&str>);
         let items = Items {
             state: plain("state", Key::Asking, false)?,
             share: check("share", Key::TrayShare)?,
@@ -86,7 +92,7 @@ impl Tray {
         let by_menu = chose.clone();
         let icon = TrayIconBuilder::with_id(ID)
             .temp_dir_path(icons)
-            .icon(picture(Sign::Paused)?)
+            .icon(picture(Sign::Paused, panel)?)
             .menu(&menu)
             // Where a click can tell left from right, left opens the window.
             .show_menu_on_left_click(cfg!(target_os = "linux"))
@@ -104,6 +110,7 @@ impl Tray {
         Ok(Self {
             icon,
             items,
+            panel,
             shown: Some(Sign::Paused),
         })
     }
@@ -114,7 +121,7 @@ impl Tray {
     /// Where the system takes it no longer.
     pub(crate) fn show(&mut self, view: &TrayView) -> tauri::Result<()> {
         if self.shown != Some(view.sign) {
-            self.icon.set_icon(Some(picture(view.sign)?))?;
+            self.icon.set_icon(Some(picture(view.sign, self.panel)?))?;
             self.shown = Some(view.sign);
         }
         self.icon.set_tooltip(Some(&view.state))?;
@@ -141,12 +148,22 @@ fn is_left_click(event: &TrayIconEvent) -> bool {
     )
 }
 
-fn picture(sign: Sign) -> tauri::Result<Image<'static>> {
-    Image::from_bytes(match sign {
-        Sign::Sharing => include_bytes!("../../icons/out/tray-sharing-32.png"),
-        Sign::Earning => include_bytes!("../../icons/out/tray-earning-32.png"),
-        Sign::Paused => include_bytes!("../../icons/out/tray-paused-32.png"),
-        Sign::Attention => include_bytes!("../../icons/out/tray-attention-32.png"),
+/// Drawn for panels of 22 pixels, the size of most; a panel of another size scales it.
+fn picture(sign: Sign, panel: Panel) -> tauri::Result<Image<'static>> {
+    macro_rules! drawn {
+        ($name:literal) => {
+            include_bytes!(concat!("../../icons/generated/tray/", $name, "-22.png"))
+        };
+    }
+    Image::from_bytes(match (sign, panel) {
+        (Sign::Sharing, Panel::Dark) => drawn!("sharing-dark"),
+        (Sign::Earning, Panel::Dark) => drawn!("earning-dark"),
+        (Sign::Paused, Panel::Dark) => drawn!("paused-dark"),
+        (Sign::Attention, Panel::Dark) => drawn!("attention-dark"),
+        (Sign::Sharing, Panel::Light) => drawn!("sharing-light"),
+        (Sign::Earning, Panel::Light) => drawn!("earning-light"),
+        (Sign::Paused, Panel::Light) => drawn!("paused-light"),
+        (Sign::Attention, Panel::Light) => drawn!("attention-light"),
     })
 }
 
@@ -154,15 +171,17 @@ fn picture(sign: Sign) -> tauri::Result<Image<'static>> {
 /// panics where it is missing: so it is looked for first.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_possible() -> bool {
-    ["libayatana-appindicator3.so.1", "libappindicator3.so.1"].iter().any(|name| {
-        // SAFETY: loading runs the library's own initialisers; both are system libraries made to be loaded like this, and
-        // the tray loads the same one again.
-        unsafe { libloading::Library::new(name) }.is_ok_and(|library| {
-            // Kept open: what GTK registered must not be unloaded under it.
-            std::mem::forget(library);
-            true
+    ["libayatana-appindicator3.so.1", "libappindicator3.so.1"]
+        .iter()
+        .any(|name| {
+            // SAFETY: loading runs the library's own initialisers; both are system libraries made to be loaded like this, and
+            // the tray loads the same one again.
+            unsafe { libloading::Library::new(name) }.is_ok_and(|library| {
+                // Kept open: what GTK registered must not be unloaded under it.
+                std::mem::forget(library);
+                true
+            })
         })
-    })
 }
 
 /// Whether this system can show a tray.
@@ -176,11 +195,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_sign_has_a_picture_of_its_own() {
+    fn every_sign_has_a_picture_of_its_own_on_every_panel() {
         let signs = [Sign::Sharing, Sign::Earning, Sign::Paused, Sign::Attention];
-        let pictures: Vec<_> = signs
-            .iter()
-            .map(|sign| picture(*sign).expect("reads").rgba().to_vec())
+        let pictures: Vec<_> = [Panel::Dark, Panel::Light]
+            .into_iter()
+            .flat_map(|panel| signs.map(|sign| picture(sign, panel).expect("reads").rgba().to_vec()))
             .collect();
         for (index, one) in pictures.iter().enumerate() {
             assert!(pictures.iter().skip(index + 1).all(|other| other != one));

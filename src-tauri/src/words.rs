@@ -46,7 +46,11 @@ impl Locale {
             .unwrap_or_default();
         let name = named.split(['.', '@']).next().unwrap_or_default();
         let (tag, region) = name.split_once(['_', '-']).unwrap_or((name, ""));
-        let spoken = if tag == Language::Id.tag() { Language::Id } else { Language::En };
+        let spoken = if tag == Language::Id.tag() {
+            Language::Id
+        } else {
+            Language::En
+        };
         let language = asked.unwrap_or(spoken);
         // The region of another language says nothing about how this one writes.
         let region = (tag == language.tag() && !region.is_empty()).then(|| region.to_owned());

@@ -19,6 +19,14 @@ impl Display {
     /// # Errors
     /// Where it does not come up; `cargo xtask setup` installs it.
     pub fn start(logs: &Path) -> anyhow::Result<Self> {
+        Self::of_size(logs, "640x480x24")
+    }
+
+    /// The same, with a screen of this width, height and depth.
+    ///
+    /// # Errors
+    /// Where it does not come up; `cargo xtask setup` installs it.
+    pub fn of_size(logs: &Path, size: &str) -> anyhow::Result<Self> {
         let mut server = Part::new("display", logs.join("display.log"));
         let (mut reader, writer) = std::io::pipe()?;
         // Inherited on purpose: the server writes the number that it found free.
@@ -29,7 +37,7 @@ impl Display {
             &writer.as_raw_fd().to_string(),
             "-screen",
             "0",
-            "640x480x24",
+            size,
             "-nolisten",
             "tcp",
         ]);

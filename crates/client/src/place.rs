@@ -34,7 +34,11 @@ mod tests {
             (&[("XDG_RUNTIME_DIR", "/x")], 1000, "/x/sela"),
             (&[("RUNTIME_DIRECTORY", "/r"), ("XDG_RUNTIME_DIR", "/x")], 1000, "/r"),
             (&[("SELA_RUNTIME_DIR", "/s"), ("RUNTIME_DIRECTORY", "/r")], 0, "/s"),
-            (&[("SELA_RUNTIME_DIR", "not/absolute"), ("XDG_RUNTIME_DIR", "/x")], 0, "/x/sela"),
+            (
+                &[("SELA_RUNTIME_DIR", "not/absolute"), ("XDG_RUNTIME_DIR", "/x")],
+                0,
+                "/x/sela",
+            ),
         ] {
             let found = runtime_folder(
                 |name| {

@@ -201,7 +201,9 @@ impl Controller {
             }
             Event::Woken => self.woken(now),
         };
-        let notices = self.notices.of(&self.line, now.boot_ms, self.remedy.start(), &self.words);
+        let notices = self
+            .notices
+            .of(&self.line, now.boot_ms, self.remedy.start(), &self.words);
         // Whoever quits does not want to be told that nothing is shared.
         if !matches!(self.quitting, Quitting::Until(_)) {
             effects.extend(notices.into_iter().map(Effect::Notify));
@@ -255,9 +257,7 @@ impl Controller {
                 }
                 effects
             }
-            Choice::StartAtLogin => {
-                Vec::from_iter(self.at_login.map(|at_login| Effect::SetAtLogin(!at_login)))
-            }
+            Choice::StartAtLogin => Vec::from_iter(self.at_login.map(|at_login| Effect::SetAtLogin(!at_login))),
             Choice::Quit => self.quit(now),
         }
     }
@@ -353,7 +353,11 @@ impl Controller {
             condition::sentence(&self.line, &self.words, now.utc_ms, &self.zone)
         };
         TrayView {
-            sign: if leaving { Sign::Paused } else { condition::sign(&self.line) },
+            sign: if leaving {
+                Sign::Paused
+            } else {
+                condition::sign(&self.line)
+            },
             state,
             sharing: live.is_some_and(|snapshot| snapshot.pause.is_none()) && !leaving,
             can_share: !leaving && matches!(self.line, Line::Live(_) | Line::Lost(_)),

@@ -170,9 +170,8 @@ fn explanation(matter: Matter, line: &Line, remedy: &str, words: &Words) -> Stri
         Matter::Refused => {
             let (url, why) = match snapshot.map(|snapshot| &snapshot.market) {
                 Some(MarketLink::Refused { url, message }) => (url.as_str(), message.as_str()),
-                Some(MarketLink::NotConfigured | MarketLink::Connecting { .. } | MarketLink::Connected { .. }) | None => {
-                    ("", "")
-                }
+                Some(MarketLink::NotConfigured | MarketLink::Connecting { .. } | MarketLink::Connected { .. })
+                | None => ("", ""),
             };
             words.say(Key::NoticeRefused, &[("url", url), ("why", why)])
         }
@@ -199,8 +198,16 @@ fn explanation(matter: Matter, line: &Line, remedy: &str, words: &Words) -> Stri
 /// A card's name as its owner says it. A simulated one says so.
 fn name(card: &CardState, words: &Words) -> String {
     let full = card.description.name.replace("SIMULATED", "").replace("()", "");
-    let short = full.trim().trim_start_matches("NVIDIA ").trim_start_matches("GeForce ").trim();
-    let short = if short.is_empty() { card.description.name.as_str() } else { short };
+    let short = full
+        .trim()
+        .trim_start_matches("NVIDIA ")
+        .trim_start_matches("GeForce ")
+        .trim();
+    let short = if short.is_empty() {
+        card.description.name.as_str()
+    } else {
+        short
+    };
     if card.description.simulated {
         return format!("{short} ({})", words.say(Key::Simulated, &[]));
     }
