@@ -3,16 +3,18 @@
 //! Which packages a verb needs is a table in `packages`; tools of ours are in `tools`. This file joins the two. Nothing is downloaded
 //! but through the clients of package registries: apt-get, cargo, pip.
 
+mod kernel;
 mod packages;
 mod tools;
 
 use std::process::Command;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::arguments::Purpose;
 use crate::commands;
 use crate::places::Places;
+pub(crate) use kernel::folder as kernel_folder;
 use packages::Package;
 pub(crate) use tools::Tools;
 
@@ -35,7 +37,18 @@ pub(crate) fn ensure(places: &Places, purpose: Purpose) -> anyhow::Result<Tools>
             );
         }
     }
+    if purpose == Purpose::Test {
+        kernel::ensure(places);
+    }
     tools::ensure(places, purpose)
+}
+
+/// A program that the machine brings.
+///
+/// # Errors
+/// If it is nowhere.
+pub(crate) fn program(name: &str) -> anyhow::Result<std::path::PathBuf> {
+    packages::find_program(name).with_context(|| format!("{name} is nowhere in PATH; install it"))
 }
 
 /// Installs as root by apt-get; anywhere else it only says what to type.

@@ -31,6 +31,8 @@ pub(crate) enum Probe {
     StaticProgram(&'static str),
     /// A file.
     File(&'static str),
+    /// A library with its headers, by the name that pkg-config knows it by.
+    Library(&'static str),
     /// A module of the Python that is found in PATH.
     PythonModule(&'static str),
     /// A module of the system's own Python: Debian installs modules for that one only.
@@ -141,6 +143,24 @@ const PACKAGES: &[Package] = &[
         &[Test, Bench],
     ),
     linux_only(
+        "qemu-system-x86",
+        Probe::Program("qemu-system-x86_64"),
+        "emulates a machine whose cgroups are version 2 alone",
+        TESTS,
+    ),
+    linux_only(
+        "libwebkit2gtk-4.1-dev",
+        Probe::Library("webkit2gtk-4.1"),
+        "the web view of the desktop window",
+        TESTS,
+    ),
+    linux_only(
+        "libayatana-appindicator3-dev",
+        Probe::Library("ayatana-appindicator3-0.1"),
+        "the tray of the desktop window",
+        TESTS,
+    ),
+    linux_only(
         "boinc-client",
         Probe::Program("boinc"),
         "what the idle agent is measured beside",
@@ -213,6 +233,7 @@ pub(crate) fn is_here(probe: &Probe) -> bool {
             .and_then(|path| std::fs::read(path).ok())
             .is_some_and(|bytes| needs_no_library(&bytes)),
         Probe::File(path) => Path::new(path).exists(),
+        Probe::Library(name) => ends_well(Command::new("pkg-config").args(["--exists", name])),
         Probe::PythonModule(module) => has_module("python3", module),
         Probe::SystemPythonModule(module) => has_module("/usr/bin/python3", module),
     }
@@ -228,13 +249,17 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 }
 
 fn has_module(python: &str, module: &str) -> bool {
-    Command::new(python)
-        .args(["-c", &format!("import {module}")])
+    ends_well(Command::new(python).args(["-c", &format!("import {module}")]))
+}
+
+/// Whether the command can be started and ends with 0; what it says does not matter.
+fn ends_well(command: &mut Command) -> bool {
+    let status = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
+        .status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// Whether a 64-bit little-endian ELF file names no program interpreter (the dynamic loader): then it needs no library.

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: every check and every test, one after another; all of them even after one has failed, so that one run shows everything.
 //!
-//! The stages are a list in `stages`; counting is in `tally`; reading what test runners print is in `runners`.
+//! The stages are lists in `stages` and `pages`; counting is in `tally`; reading what test runners print is in `runners`.
 
+mod pages;
 mod runners;
 mod stages;
 mod tally;
@@ -25,7 +26,8 @@ pub(crate) fn test(places: &Places, quick: bool) -> anyhow::Result<ExitCode> {
     println!("set up in {}", tally::minutes(begun.elapsed()));
     let around = stages::Around { places, tools: &tools };
     let mut report = Report::default();
-    for stage in stages::all().iter().filter(|stage| stage.quick || !quick) {
+    let stages: Vec<_> = stages::all().into_iter().chain(pages::all()).collect();
+    for stage in stages.iter().filter(|stage| stage.quick || !quick) {
         println!("\n== {} ==", stage.name);
         let stage_begun = Instant::now();
         let tally = (stage.run)(&around).unwrap_or_else(|error| {

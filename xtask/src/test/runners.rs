@@ -1,4 +1,4 @@
-//! Reads how many tests passed out of what cargo-nextest and rustdoc's test runner print. Only text in, numbers out.
+//! Reads how many tests passed out of what cargo-nextest, rustdoc's test runner and vitest print. Only text in, numbers out.
 
 use crate::test::tally::Tally;
 
@@ -39,6 +39,24 @@ pub(crate) fn doctest_summary(line: &str) -> Option<Tally> {
             Some((count, "failed")) => tally.failed += count.parse::<u64>().ok()?,
             Some((count, "ignored")) => tally.skipped += count.parse::<u64>().ok()?,
             _ => {}
+        }
+    }
+    Some(tally)
+}
+
+/// The counts in vitest's closing line about tests (not the one about files), or `None` if `line` is not one:
+///
+/// `      Tests  1 failed | 11 passed | 2 skipped (14)`
+pub(crate) fn vitest_summary(line: &str) -> Option<Tally> {
+    let counts = line.trim_start().strip_prefix("Tests ")?;
+    let mut tally = Tally::default();
+    for part in without_brackets(counts).split('|') {
+        let (count, what) = part.trim().split_once(' ')?;
+        let count: u64 = count.parse().ok()?;
+        match what.trim() {
+            "passed" => tally.passed += count,
+            "failed" => tally.failed += count,
+            _ => tally.skipped += count,
         }
     }
     Some(tally)
@@ -102,6 +120,18 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(nextest_summary(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn vitest_s_closing_line_is_read() {
+        for (line, expected) in [
+            ("      Tests  12 passed (12)", tally(12, 0, 0)),
+            ("      Tests  1 failed | 11 passed | 2 skipped (14)", tally(11, 1, 2)),
+            (" Test Files  1 failed | 3 passed (4)", None),
+            ("Tests that nothing is read into", None),
+        ] {
+            assert_eq!(vitest_summary(line), expected, "{line}");
         }
     }
 
