@@ -30,6 +30,7 @@ export default ts.config(
         { name: 'localStorage', message: 'Settings of the window live in src/words/language.svelte.ts only.' },
       ],
       '@typescript-eslint/consistent-type-imports': 'error',
+      '@typescript-eslint/no-unused-vars': ['error', { ignoreRestSiblings: true, argsIgnorePattern: '^_' }],
     },
   },
   {

@@ -55,7 +55,7 @@ function reading(uuid: string, celsius: number, watts: number, limit: number, us
 
 function yielded(gpu: string, ago_min: number, quiet_ms: number, cause: YieldMeasure['cause']): YieldMeasure {
   const at_utc_ms = NOW_UTC_MS - ago_min * 60_000;
-  return { at_utc_ms, gpu, cause, frozen_ms: 3, quiet_ms, vram_free_ms: quiet_ms };
+  return { at_utc_ms, gpu, cause, frozen_ms: 3, quiet_ms, vram_free_ms: quiet_ms * 12 };
 }
 
 const bigCard: CardState = {

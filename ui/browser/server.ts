@@ -1,22 +1,11 @@
 // Serves the built window as the agent does, and in the agent's place the scene that was asked for: `/?scene=earning`. Only
 // for looking at components; nothing of it is shipped.
 
-import { readFile } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Command } from '../src/bindings/Command';
+import { file, problem } from './pages';
 import { SCENES, type Scene, type SceneName } from './scenes';
-
-const DIST = new URL('../dist/', import.meta.url);
-const TYPES: Record<string, string> = {
-  html: 'text/html; charset=utf-8',
-  js: 'text/javascript',
-  css: 'text/css',
-  svg: 'image/svg+xml',
-};
-/** What the agent sends with its pages: nothing from elsewhere, nothing inline. */
-const POLICY =
-  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'";
 
 export interface Served {
   readonly address: string;
@@ -68,21 +57,6 @@ async function answer(request: IncomingMessage, response: ServerResponse, comman
   }
 }
 
-async function file(path: string, response: ServerResponse): Promise<void> {
-  const name = path === '/' ? 'index.html' : path.slice(1);
-  const type = TYPES[name.split('.').pop() ?? ''];
-  if (type === undefined || name.includes('..')) return problem(response, 404, 'nothing at this path');
-  const content = await readFile(new URL(name, DIST)).catch(() => null);
-  if (content === null) return problem(response, 404, 'nothing at this path');
-  response.writeHead(200, { 'content-type': type, 'content-security-policy': POLICY }).end(content);
-}
-
 function json(response: ServerResponse, body: unknown): void {
   response.writeHead(200, { 'content-type': 'application/json' }).end(JSON.stringify(body));
-}
-
-function problem(response: ServerResponse, status: number, detail: string): void {
-  response
-    .writeHead(status, { 'content-type': 'application/problem+json' })
-    .end(JSON.stringify({ code: 'refused', status, detail }));
 }

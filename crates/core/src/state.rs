@@ -125,7 +125,12 @@ impl State {
             }
             Input::Tick => {}
             Input::Policy(policy) => self.policy = policy,
-            Input::SettingsProblem(problem) => self.settings_problem = problem,
+            Input::SettingsProblem(problem) => {
+                if problem != self.settings_problem {
+                    self.settings_problem.clone_from(&problem);
+                    effects.push(Effect::Publish(Event::Settings { problem }));
+                }
+            }
             Input::Signals(signals) => {
                 self.signals_heard = now.boot_ms;
                 if signals != self.signals {

@@ -378,6 +378,11 @@ pub enum Event {
         /// The pause in force.
         pause: Option<Pause>,
     },
+    /// The settings file was read again.
+    Settings {
+        /// What is wrong with it, if anything.
+        problem: Option<String>,
+    },
     /// What is seen of the owner changed.
     Signals(Box<Signals>),
     /// Sums changed.

@@ -45,6 +45,7 @@ impl Line {
             }
             Event::Market { link } => snapshot.market = link,
             Event::Pause { pause } => snapshot.pause = pause,
+            Event::Settings { problem } => snapshot.settings_problem = problem,
             Event::Signals(signals) => snapshot.signals = *signals,
             Event::Earned(earned) => snapshot.earned = earned,
             Event::Snapshot(_) | Event::Yielded(_) | Event::Unknown => {}

@@ -37,6 +37,8 @@ export function applied(view: View | null, event: Event, heard_ms: number): View
       return { ...view, snapshot: { ...view.snapshot, market: event.link } };
     case 'pause':
       return { ...view, snapshot: { ...view.snapshot, pause: event.pause } };
+    case 'settings':
+      return { ...view, snapshot: { ...view.snapshot, settings_problem: event.problem } };
     case 'signals':
       return { ...view, snapshot: { ...view.snapshot, signals: event } };
     case 'earned':

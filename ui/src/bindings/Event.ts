@@ -18,4 +18,8 @@ link: MarketLink, } | { "type": "pause",
 /**
  * The pause in force.
  */
-pause: Pause | null, } | { "type": "signals" } & Signals | { "type": "earned" } & Earned | { "type": "yielded" } & YieldMeasure | { "type": "unknown" };
+pause: Pause | null, } | { "type": "settings", 
+/**
+ * What is wrong with it, if anything.
+ */
+problem: string | null, } | { "type": "signals" } & Signals | { "type": "earned" } & Earned | { "type": "yielded" } & YieldMeasure | { "type": "unknown" };

@@ -250,11 +250,13 @@ describe('the view', () => {
     let now: View | null = view({});
     now = applied(now, { type: 'pause', pause: { since_utc_ms: 1, until_utc_ms: null } }, 1);
     now = applied(now, { type: 'market', link: { type: 'not_configured' } }, 2);
+    now = applied(now, { type: 'settings', problem: 'line 4' }, 2);
     now = applied(now, { type: 'card', ...held(INPUT) }, 3);
     now = applied(now, { type: 'earned', ...BASE.earned, today_net: '9.000000' }, 4);
     now = applied(now, { type: 'from_the_future' } as never, 5);
     expect(now?.snapshot.pause?.since_utc_ms).toBe(1);
     expect(now?.snapshot.market.type).toBe('not_configured');
+    expect(now?.snapshot.settings_problem).toBe('line 4');
     expect(now?.cards[0]).toMatchObject({ heard_ms: 3, state: { availability: { type: 'held' } } });
     expect(now?.snapshot.earned.today_net).toBe('9.000000');
   });

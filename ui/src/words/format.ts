@@ -1,8 +1,6 @@
 // Numbers, money and times as people of a locale write them. Every figure that lives on a page comes from here, so that its
 // width does not depend on its value more than it must.
 
-/** As wide as a figure, where figures are tabular. */
-const FIGURE_SPACE = '\u2007';
 /** Keeps a number and its unit on one line. */
 const NARROW_SPACE = '\u202f';
 
@@ -59,7 +57,7 @@ export function formats(locale: string, asset = 'USD'): Formats {
       const two = (value: number): string => String(value).padStart(2, '0');
       if (h > 0) return `${h}:${two(m)}:${two(s)}`;
       if (m > 0) return `${m}:${two(s)}`;
-      return `${String(s).padStart(2, FIGURE_SPACE)}${NARROW_SPACE}s`;
+      return `${s}${NARROW_SPACE}s`;
     },
     measured: (ms) =>
       ms < 1000 ? `${whole.format(ms)}${NARROW_SPACE}ms` : `${tenths.format(ms / 1000)}${NARROW_SPACE}s`,

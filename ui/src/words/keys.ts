@@ -121,9 +121,6 @@ export interface Keys {
   'card.floor': { price: string | number };
   'card.job': { job: string | number; phase: string | number; price: string | number };
   'card.not_yielded': null;
-  'card.yielded': { cause: string | number; span: string | number; time: string | number };
-  'card.yielded_other': { cause: string | number; span: string | number; time: string | number };
-  'card.yielded_unmeasured': { cause: string | number; time: string | number };
   'phase.fetching': null;
   'phase.starting': null;
   'phase.running': null;
@@ -224,4 +221,8 @@ export interface Keys {
   'reason.cool_off_among': { left: string | number };
   'line.paused': null;
   'line.paused_until': null;
+  'card.given_back': { cause: string | number; time: string | number };
+  'card.freed': { cause: string | number; time: string | number };
+  'card.quiet': { span: string | number };
+  'card.memory_free': { span: string | number };
 }

@@ -72,8 +72,8 @@ describe('money', () => {
 describe('spans', () => {
   const show = formats('en-US');
   test.each<[number, string, string]>([
-    [0, '\u20070\u202fs', '\u20070\u202fs'],
-    [1, '\u20071\u202fs', '\u20070\u202fs'],
+    [0, '0\u202fs', '0\u202fs'],
+    [1, '1\u202fs', '0\u202fs'],
     [42_000, '42\u202fs', '42\u202fs'],
     [59_001, '1:00', '59\u202fs'],
     [258_000, '4:18', '4:18'],
