@@ -24,9 +24,9 @@ pub enum Point {
     Frozen,
     /// The job saves.
     Saving,
-    /// The job is being ended.
+    /// The owner has ended it this moment.
     Ending,
-    /// Results are being stored.
+    /// The job has ended by itself; its results are not stored yet.
     Uploading,
     /// All is over.
     Settled,
@@ -47,9 +47,12 @@ impl Point {
         Self::Settled,
     ];
 
-    /// Whether the job comes there only if its owner wants the card back.
-    pub const fn is_of_a_reclaim(self) -> bool {
-        matches!(self, Self::Freezing | Self::Frozen | Self::Saving)
+    /// Whether it is over within a few milliseconds.
+    pub const fn is_short(self) -> bool {
+        matches!(
+            self,
+            Self::Award | Self::Start | Self::Freezing | Self::Ending | Self::Uploading
+        )
     }
 }
 
@@ -79,6 +82,8 @@ pub enum Action {
     StopAgent,
     /// `kill -9` of the keeper.
     KillKeeper,
+    /// SIGSTOP of the keeper, then SIGCONT.
+    StopKeeper,
     /// `kill -9` of the exchange.
     KillExchange,
     /// SIGSTOP of the exchange, then SIGCONT.
@@ -97,10 +102,11 @@ pub enum Action {
 
 impl Action {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::KillAgent,
         Self::StopAgent,
         Self::KillKeeper,
+        Self::StopKeeper,
         Self::KillExchange,
         Self::StopExchange,
         Self::KillJob,
@@ -109,6 +115,11 @@ impl Action {
         Self::StartGame,
         Self::Pause,
     ];
+
+    /// Whether it is worth seeing what happens when a grant runs out meanwhile.
+    pub const fn may_outlast_a_grant(self) -> bool {
+        matches!(self, Self::StopAgent | Self::StopKeeper | Self::StopExchange)
+    }
 }
 
 impl fmt::Display for Action {
@@ -117,6 +128,7 @@ impl fmt::Display for Action {
             Self::KillAgent => "kill -9 agent",
             Self::StopAgent => "SIGSTOP agent",
             Self::KillKeeper => "kill -9 keeper",
+            Self::StopKeeper => "SIGSTOP keeper",
             Self::KillExchange => "kill -9 exchange",
             Self::StopExchange => "SIGSTOP exchange",
             Self::KillJob => "kill -9 job",
@@ -135,7 +147,7 @@ pub(super) enum Trouble {
     AgentStopped,
     ExchangeGone,
     ExchangeStopped,
-    JobStopped(Vec<u32>),
+    Stopped(Vec<u32>),
     Game(Part),
     Paused,
     /// Nothing to mend.
@@ -159,6 +171,11 @@ impl Trouble {
                 }
                 Self::Passed
             }
+            Action::StopKeeper => {
+                let keepers: Vec<u32> = keeper_of(world.owner.agent.pid()?).into_iter().collect();
+                keepers.iter().for_each(|pid| signal(*pid, Signal::STOP));
+                Self::Stopped(keepers)
+            }
             Action::KillExchange => {
                 world.exchange.part.kill()?;
                 Self::ExchangeGone
@@ -176,7 +193,7 @@ impl Trouble {
             Action::StopJob => {
                 let programs = programs_of(world, job);
                 programs.iter().for_each(|pid| signal(*pid, Signal::STOP));
-                Self::JobStopped(programs)
+                Self::Stopped(programs)
             }
             Action::MoveMouse => {
                 world.display.as_ref().context("no display")?.move_mouse()?;
@@ -196,13 +213,18 @@ impl Trouble {
         })
     }
 
+    /// Whether time has to pass before it is mended.
+    pub(super) const fn lasts(&self) -> bool {
+        !matches!(self, Self::Passed)
+    }
+
     pub(super) fn mend(self, world: &mut World) -> anyhow::Result<()> {
         match self {
             Self::AgentGone => world.owner.start_agent(),
             Self::AgentStopped => world.owner.agent.signal(Signal::CONT),
             Self::ExchangeGone => world.exchange.start_again(),
             Self::ExchangeStopped => world.exchange.part.signal(Signal::CONT),
-            Self::JobStopped(programs) => {
+            Self::Stopped(programs) => {
                 programs.into_iter().for_each(|pid| signal(pid, Signal::CONT));
                 Ok(())
             }
