@@ -7,48 +7,65 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use sela_nvml_sim::{CardPlan, FOLDER_VARIABLE, LIBRARY_FILE, Lab};
 
-use crate::bench::{Measured, process};
+use crate::bench::Measured;
+use crate::bench::process::{self, Cost};
 use crate::commands;
 use crate::places::{Places, Profile};
-use crate::processes::Processes;
+use crate::processes::{Processes, tail};
 
 /// Long enough for both to have read their files and to be at rest.
 const SETTLE: Duration = Duration::from_secs(15);
 /// As long as the project promises its figures for.
 const MEASURE: Duration = Duration::from_secs(60);
 
+/// Measures; both bounds are the issue's for the agent alone.
 pub(crate) fn measure(places: &Places) -> anyhow::Result<Measured> {
     commands::run(&mut commands::cargo(
         places,
-        ["build", "--release", "--locked", "-p", "sela-agent"],
+        [
+            "build",
+            "--release",
+            "--locked",
+            "-p",
+            "sela-agent",
+            "-p",
+            "sela-nvml-sim",
+        ],
     ))?;
     let folder = places.target.join("bench").join("agent");
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
     }
-    let mut processes = Processes::new(folder.join("logs"))?;
-    let agent = processes.start("agent", &mut agent(places, &folder)?)?;
-    let boinc = processes.start("boinc", &mut boinc(&folder)?)?;
-    println!(
-        "both at rest for {} s, then measured for {} s",
-        SETTLE.as_secs(),
-        MEASURE.as_secs()
-    );
-    std::thread::sleep(SETTLE);
-    processes.all_run()?;
-    let costs = process::measure(&[agent, boinc], MEASURE)?;
+    let logs = folder.join("logs");
+    let mut costs = {
+        let mut processes = Processes::new(logs.clone())?;
+        let agent = processes.start("agent", &mut alone(places, &folder)?)?;
+        let boinc = processes.start("boinc", &mut boinc(&folder)?)?;
+        at_rest(&mut processes, &[agent, boinc])?
+    };
+    // Not in the same minute: two agents would share the pages of one program, and each would count for half of them.
+    costs.extend({
+        let mut processes = Processes::new(logs)?;
+        let display = display(&mut processes)?;
+        let watchful = processes.start("watchful-agent", &mut watchful(places, &folder, &display)?)?;
+        at_rest(&mut processes, &[watchful])?
+    });
     let mut measured = Measured {
-        conditions: "The agent alone (release build, no settings, no exchange, no display) and Debian's BOINC client (no project), both idle, \
-                     side by side for 60 s. PSS is proportional set size in MiB of the process and its children, processor time is in percent of \
-                     one core, wake-ups are voluntary context switches of all threads."
+        conditions: "All idle. `agent`: the agent alone (release build, no settings, no exchange, no card, no display), and side by side with \
+                     it for 60 s `boinc`: Debian's BOINC client without a project. `watchful`, in the 60 s after that: the same agent with a \
+                     SIMULATED card and an X11 display to watch. PSS is the proportional set size in MiB of the process and its children, \
+                     processor time is in percent of one core (one tick of the clock is 0.017), wake-ups are voluntary context switches of \
+                     all threads."
             .to_owned(),
         ..Measured::default()
     };
     let names = [
         ["agent_pss_mb", "agent_cpu_pct", "agent_wakeups_per_s"],
         ["boinc_pss_mb", "boinc_cpu_pct", "boinc_wakeups_per_s"],
+        ["watchful_pss_mb", "watchful_cpu_pct", "watchful_wakeups_per_s"],
     ];
     for (cost, [pss, cpu, wakeups]) in costs.iter().zip(names) {
         measured
@@ -59,7 +76,20 @@ pub(crate) fn measure(places: &Places) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-fn agent(places: &Places, folder: &Path) -> anyhow::Result<Command> {
+/// What the processes cost once they are at rest.
+fn at_rest(processes: &mut Processes, ids: &[u32]) -> anyhow::Result<Vec<Cost>> {
+    println!(
+        "at rest for {} s, then measured for {} s",
+        SETTLE.as_secs(),
+        MEASURE.as_secs()
+    );
+    std::thread::sleep(SETTLE);
+    processes.all_run()?;
+    process::measure(ids, MEASURE)
+}
+
+/// The agent with nothing at all.
+fn alone(places: &Places, folder: &Path) -> anyhow::Result<Command> {
     let mut command = Command::new(places.program(Profile::Release, "sela"));
     command.args(["agent", "run"]);
     for (variable, name) in [
@@ -69,8 +99,46 @@ fn agent(places: &Places, folder: &Path) -> anyhow::Result<Command> {
     ] {
         command.env(variable, made(folder, name)?);
     }
-    command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
+    for session in [
+        "DISPLAY",
+        "WAYLAND_DISPLAY",
+        "XDG_SESSION_ID",
+        "XDG_SESSION_TYPE",
+        "XAUTHORITY",
+    ] {
+        command.env_remove(session);
+    }
     Ok(command)
+}
+
+/// The agent with what an owner's machine has: a card and a display, both of which it watches.
+fn watchful(places: &Places, folder: &Path, display: &str) -> anyhow::Result<Command> {
+    let folder = folder.join("watchful");
+    let lab = Lab::create(&folder.join("lab"), &[CardPlan::rtx_3090()]).context("cannot lay out the simulated card")?;
+    let mut command = alone(places, &folder)?;
+    command
+        .arg("--lab")
+        .env("DISPLAY", display)
+        .env("SELA_NVML_LIBRARY", places.built(Profile::Release).join(LIBRARY_FILE))
+        .env(FOLDER_VARIABLE, lab.folder());
+    Ok(command)
+}
+
+/// A display of its own, which says its number once it is up.
+fn display(processes: &mut Processes) -> anyhow::Result<String> {
+    processes.start(
+        "display",
+        Command::new("Xvfb").args(["-displayfd", "1", "-screen", "0", "640x480x24", "-nolisten", "tcp"]),
+    )?;
+    for _ in 0..100 {
+        std::thread::sleep(Duration::from_millis(100));
+        processes.all_run()?;
+        let log = tail(&processes.log("display"));
+        if let Some(number) = log.lines().find(|line| line.parse::<u32>().is_ok()) {
+            return Ok(format!(":{number}"));
+        }
+    }
+    bail!("Xvfb does not come up; look at {}", processes.log("display").display())
 }
 
 fn boinc(folder: &Path) -> anyhow::Result<Command> {
