@@ -80,7 +80,7 @@ describe.each(Object.keys(SCENES) as SceneName[])('%s', (scene) => {
         const parent = node.parentElement;
         if (
           /\p{L}{2}/u.test(text) &&
-          parent?.closest('code, script, style, h3, .names, .languages, .value, .brand, strong') === null
+          parent?.closest('[translate=no], code, script, style, .value, .figure strong') === null
         )
           found.push(text);
       }
