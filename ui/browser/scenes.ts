@@ -149,7 +149,7 @@ function stretches(gpu: string, pieces: Piece[]): Stretch[] {
 const REST: HoldReason = { type: 'cool_off', remaining_ms: 300_000 };
 const OWNERS_PAUSE: HoldReason = { type: 'paused', until_utc_ms: null };
 
-const dayOfBig = stretches(BIG, [
+const piecesOfBig: Piece[] = [
   [at(0), KEYBOARD],
   [at(1, 5), REST],
   [at(1, 20), 'offered'],
@@ -164,7 +164,13 @@ const dayOfBig = stretches(BIG, [
   [at(12, 58), REST],
   [at(13, 3), 'offered'],
   [at(13, 37), { price: '0.310000', name: 'SmolLM2 batch' }],
-]);
+];
+/** Its day until the piece of this number, which then goes on until now. */
+const dayOfBigUntil = (pieces: number): StripRecord => ({
+  stretches: stretches(BIG, piecesOfBig.slice(0, pieces)),
+  yields: [],
+});
+const dayOfBig = stretches(BIG, piecesOfBig);
 
 const dayOfSmall = stretches(SMALL, [
   [at(0), KEYBOARD],
@@ -199,7 +205,7 @@ export const SCENES = {
     snapshot: { ...base, cards: [{ ...bigCard, lease: LEASE }, held(smallCard, KEYBOARD)] },
     strip: day,
   },
-  sharing: { snapshot: { ...base, cards: [idle] }, strip: { ...dayOfOne, stretches: dayOfBig.slice(0, 6) } },
+  sharing: { snapshot: { ...base, cards: [idle] }, strip: dayOfBigUntil(13) },
   held: {
     snapshot: {
       ...base,
@@ -216,7 +222,7 @@ export const SCENES = {
         ),
       ],
     },
-    strip: { ...dayOfOne, stretches: dayOfBig.slice(0, 11) },
+    strip: dayOfBigUntil(11),
   },
   paused: {
     snapshot: {
