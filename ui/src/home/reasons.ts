@@ -13,7 +13,7 @@ export interface Telling {
   readonly show: Formats;
   readonly since_ms: number;
   readonly now_utc_ms: number;
-  /** Whether other reasons hold too: then the end of this one is no promise to share. */
+  /** Whether something else holds too, or there is nobody to share with: then the end of this reason promises nothing. */
   readonly among: boolean;
 }
 

@@ -87,7 +87,13 @@ function line(card: HeardCard, view: View, say: Say, show: Formats, moment: Mome
       const reasons = state.availability.type === 'held' ? state.availability.reasons : [];
       const reason = reasons.find(({ type }) => !SAID_BY_THE_SENTENCE.has(type));
       if (reason === undefined) return null;
-      const because = clause(reason, { say, show, since_ms, now_utc_ms: moment.now_utc_ms, among: reasons.length > 1 });
+      const because = clause(reason, {
+        say,
+        show,
+        since_ms,
+        now_utc_ms: moment.now_utc_ms,
+        among: reasons.length > 1 || view.snapshot.market.type !== 'connected',
+      });
       return alone ? say('line.held', { reason: because }) : say('line.held_card', { card: name, reason: because });
     }
     case 'preparing':

@@ -148,7 +148,8 @@ describe('the lines', () => {
     ]);
   });
 
-  test('promise nothing while another reason holds, or while paused', () => {
+  test('promise nothing while another reason holds, nobody is there to share with, or while paused', () => {
+    expect(told({ cards: [held(INPUT)], market: connecting('x') })[0]).not.toContain('shares in');
     expect(told({ cards: [held(INPUT, { type: 'starting' })] })[0]).not.toContain('shares in');
     const paused = {
       pause: { since_utc_ms: 0, until_utc_ms: null },
