@@ -42,15 +42,22 @@ pub fn image_of_a_script(script: &str, folder: &Path) -> anyhow::Result<TestImag
 /// # Errors
 /// Where it was not built.
 pub fn image_of_the_test_job(folder: &Path) -> anyhow::Result<TestImage> {
-    let job = program("sela-test-job")?;
+    image_of_a_program(&program("sela-test-job")?, "sela-test-job", folder)
+}
+
+/// The image of a program of this machine's, with the libraries that it asks for and busybox.
+///
+/// # Errors
+/// Where the program or a library of it is missing.
+pub fn image_of_a_program(program: &Path, name: &str, folder: &Path) -> anyhow::Result<TestImage> {
     let mut libraries = busybox_layer()?;
-    for library in libraries_of(&job)? {
+    for library in libraries_of(program)? {
         libraries = libraries.content(inside(&library)?, 0o755, Content::File(library.clone()));
     }
-    let place = "usr/local/bin/sela-test-job";
-    let program = Layer::new().content(place, 0o755, Content::File(job));
-    let mut image = Image::new(vec![libraries, program], [format!("/{place}")]);
-    image.reference_name = "sela-test-job".to_owned();
+    let place = format!("usr/local/bin/{name}");
+    let layer = Layer::new().content(&place, 0o755, Content::File(program.to_owned()));
+    let mut image = Image::new(vec![libraries, layer], [format!("/{place}")]);
+    image.reference_name = name.to_owned();
     write_image(&image, folder)
 }
 

@@ -28,7 +28,9 @@ pub use books::check_the_books;
 pub use clock::boot_us;
 pub use display::Display;
 pub use exchange::{Exchange, FUNDS};
-pub use images::{TestImage, expected_result, image_of_a_script, image_of_the_test_job, write_image};
+pub use images::{
+    TestImage, expected_result, image_of_a_program, image_of_a_script, image_of_the_test_job, write_image,
+};
 pub use owner::{Owner, Settings};
 pub use part::Part;
 pub use programs::{Ran, program, run};

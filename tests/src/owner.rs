@@ -65,17 +65,18 @@ pub struct Owner {
     /// The agent's process.
     pub agent: Part,
     folder: PathBuf,
-    lab: PathBuf,
+    /// The lab of the simulated card; the machine's own driver is used where `None`.
+    lab: Option<PathBuf>,
     display: Option<String>,
 }
 
 impl Owner {
     /// An owner whose agent does not run yet and keeps its things in `folder`.
-    pub(crate) fn new(folder: &Path, logs: &Path, lab: &Lab, display: Option<String>) -> Self {
+    pub(crate) fn new(folder: &Path, logs: &Path, lab: Option<&Lab>, display: Option<String>) -> Self {
         Self {
             agent: Part::new("agent", logs.join("agent.log")),
             folder: folder.to_owned(),
-            lab: lab.folder().to_owned(),
+            lab: lab.map(|lab| lab.folder().to_owned()),
             display,
         }
     }
@@ -96,10 +97,11 @@ impl Owner {
     /// Where it does not come up.
     pub fn start_agent(&mut self) -> anyhow::Result<()> {
         let mut command = self.command(&["agent", "run", "--lab"])?;
-        let library = program(LIBRARY_FILE)?;
-        command
-            .env("SELA_NVML_LIBRARY", library)
-            .env(FOLDER_VARIABLE, &self.lab);
+        if let Some(lab) = &self.lab {
+            command
+                .env("SELA_NVML_LIBRARY", program(LIBRARY_FILE)?)
+                .env(FOLDER_VARIABLE, lab);
+        }
         if let Some(display) = &self.display {
             command.env("DISPLAY", display);
         }

@@ -21,6 +21,8 @@ pub struct Plan {
     pub display: bool,
     /// Whether the agent is started, and its card shared, before the story begins.
     pub agent: bool,
+    /// Whether the agent uses this machine's own NVIDIA cards in place of the simulated one.
+    pub real_card: bool,
     /// Put the agent's data on a disk of its own, of so many MiB.
     pub small_disk_mib: Option<u32>,
 }
@@ -31,6 +33,7 @@ impl Default for Plan {
             settings: Settings::default(),
             display: false,
             agent: true,
+            real_card: false,
             small_disk_mib: None,
         }
     }
@@ -89,7 +92,7 @@ impl World {
         let invited = exchange.invite()?;
         let display_name = display.as_ref().map(|display| display.name().to_owned());
         let mut world = Self {
-            owner: Owner::new(&path, &logs, &lab, display_name),
+            owner: Owner::new(&path, &logs, (!plan.real_card).then_some(&lab), display_name),
             tenant: Tenant {
                 tenant: created.tenant,
                 rest: crate::Rest::new(&exchange.url(), &created.api_key),

@@ -153,7 +153,9 @@ fn wait_for_the_point(world: &World, job: JobId, point: Point) -> anyhow::Result
         match now {
             Some(now) if now >= point => return Ok(now),
             // The owner's hand is gone and the job runs elsewhere already.
-            Some(Point::Award | Point::Fetch | Point::Start) if point >= Point::Frozen => return Ok(Point::Award),
+            Some(Point::Award | Point::Fetch | Point::Start) if matches!(point, Point::Frozen | Point::Saving) => {
+                return Ok(Point::Award);
+            }
             Some(_) | None => {}
         }
         ensure!(
