@@ -4,7 +4,7 @@
 use crate::words::{Language, Locale};
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
-use jiff::{Timestamp, Zoned};
+use jiff::{Timestamp, ZonedDateTime};
 use sela_protocol::money::Micros;
 use sela_protocol::units::{Millis, UtcMs};
 
@@ -70,7 +70,7 @@ pub(crate) fn moment(at: UtcMs, now: UtcMs, zone: &TimeZone, locale: &Locale) ->
     format!("{} {time}", weekday(at.date(), locale.language))
 }
 
-fn time_of_day(at: &Zoned, digits: usize, locale: &Locale) -> String {
+fn time_of_day(at: &ZonedDateTime, digits: usize, locale: &Locale) -> String {
     let (hour, minute) = (at.hour(), at.minute());
     match locale.language {
         Language::Id => format!("{hour:0digits$}.{minute:02}"),
@@ -104,15 +104,15 @@ fn weekday(date: Date, language: Language) -> &'static str {
 pub(crate) fn until_tomorrow(now: UtcMs, zone: &TimeZone) -> Millis {
     let tomorrow = in_zone(now, zone)
         .and_then(|now| now.date().tomorrow().ok())
-        .and_then(|date| date.to_datetime(TOMORROW).to_zoned(zone.clone()).ok())
+        .and_then(|date| date.to_datetime(TOMORROW).to_zoned_datetime(zone.clone()).ok())
         .map(|at| UtcMs(at.timestamp().as_millisecond()));
     // Only the last day of the calendar has no tomorrow.
     tomorrow.map_or(A_DAY, |tomorrow| tomorrow.since(now))
 }
 
-fn in_zone(at: UtcMs, zone: &TimeZone) -> Option<Zoned> {
+fn in_zone(at: UtcMs, zone: &TimeZone) -> Option<ZonedDateTime> {
     let at = Timestamp::from_millisecond(at.0).ok()?;
-    Some(at.to_zoned(zone.clone()))
+    Some(at.to_zoned_datetime(zone.clone()))
 }
 
 #[cfg(test)]

@@ -176,7 +176,7 @@ pub(crate) fn is_possible() -> bool {
         .any(|name| {
             // SAFETY: loading runs the library's own initialisers; both are system libraries made to be loaded like this, and
             // the tray loads the same one again.
-            unsafe { libloading::Library::new(name) }.is_ok_and(|library| {
+            unsafe { libloading::Library::new(*name) }.is_ok_and(|library| {
                 // Kept open: what GTK registered must not be unloaded under it.
                 std::mem::forget(library);
                 true

@@ -158,7 +158,7 @@ impl Words {
             None => key.name(),
         };
         let mut said = String::with_capacity(text.len());
-        let mut rest = text.as_str();
+        let mut rest: &str = text;
         // Once through the message: what fills a place is not looked at for places.
         while let Some((before, after)) = rest.split_once('{') {
             let Some((place, after)) = after.split_once('}') else {

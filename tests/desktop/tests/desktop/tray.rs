@@ -116,8 +116,8 @@ fn without_agent_and_supervisor_the_tray_says_so_and_quit_just_leaves() {
         desk.start(Start::Hidden, &[])?;
         let menu = desk.panel.wait_for_state(MISSING)?;
         ensure!(menu.item("Share")?.checked == Some(false), "{menu:#?}");
-        wait_for("the log to say what to type", || {
-            Ok(desk.log().contains("start it with `sela agent run`").then_some(()))
+        wait_for("the log to say who was asked", || {
+            Ok(desk.log().contains("no systemd of this user answers").then_some(()))
         })?;
         desk.panel.click("Quit (ends jobs cleanly)")?;
         let status = desk.shell.wait()?;
