@@ -7,6 +7,7 @@ use crate::lease::Lease;
 use crate::presence;
 use crate::record::{OpenLease, Record, UnsettledLease};
 use crate::state::State;
+use crate::tenure::at_once;
 use sela_protocol::card::CardDescription;
 use sela_protocol::id::GpuUuid;
 use sela_protocol::lease::{LeasePhase, MeterNote};
@@ -144,7 +145,10 @@ impl State {
             effects.push(Effect::SendMeter(lease.newest_note(now)));
         }
         for ended in self.uploading.values() {
-            effects.push(Effect::SendMeter(ended.note.clone()));
+            effects.push(Effect::SendMeter(MeterNote {
+                closing: at_once(&ended.cause),
+                ..ended.note.clone()
+            }));
         }
         for ended in unsettled {
             effects.push(Effect::SendMeter(ended.note.clone()));
@@ -253,9 +257,9 @@ impl Lease {
         }
     }
 
-    /// The newest note: the closing one where the job is gone.
+    /// The newest note: the closing one where the job is gone and nothing of it has to be stored first.
     fn newest_note(&self, now: Now) -> MeterNote {
-        self.note(now, self.gone_for().cloned())
+        self.note(now, self.gone_for().and_then(at_once))
     }
 }
 

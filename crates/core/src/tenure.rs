@@ -93,8 +93,8 @@ impl State {
             } => {
                 lease.thawed = lease.thawed.max(thawed_ms);
                 lease.frozen = lease.frozen.max(frozen_ms);
-                let watch = lease.gone(cause.clone(), now);
-                let note = lease.note(now, Some(cause));
+                let note = lease.note(now, at_once(&cause));
+                let watch = lease.gone(cause, now);
                 effects.push(watch);
                 self.note(note, effects);
                 return;
@@ -123,7 +123,11 @@ impl State {
 
     /// Writes down that a lease has ended and reports it.
     pub(crate) fn close(&mut self, ended: UnsettledLease, effects: &mut Vec<Effect>) {
+        // First of all what says where the output is: a closing note alone would let the job pass for done without it.
         effects.push(Effect::Append(Record::Closed(ended.clone())));
+        if at_once(&ended.cause).is_none() {
+            self.note(ended.note.clone(), effects);
+        }
         self.say_result(&ended, effects);
         self.unsettled.insert(ended.note.lease, ended);
     }
@@ -171,6 +175,33 @@ impl State {
             lease: ended.note.lease,
         });
         self.uploading.insert(ended.note.lease, ended);
+    }
+}
+
+/// The cause that may be put on a closing note as soon as the job is gone. A job that ended by itself is closed only when what it
+/// made is stored: if the agent dies before that, the job is not done, and goes on from its checkpoint.
+pub(crate) fn at_once(cause: &EndCause) -> Option<EndCause> {
+    match cause {
+        EndCause::Exited { .. } => None,
+        EndCause::OutOfMemory
+        | EndCause::WallLimit
+        | EndCause::TenantCancelled
+        | EndCause::BudgetUsed
+        | EndCause::Displaced
+        | EndCause::OwnerInput
+        | EndCause::OwnerProgram { .. }
+        | EndCause::OwnerCommand
+        | EndCause::Shutdown
+        | EndCause::Hot
+        | EndCause::SensorSilent { .. }
+        | EndCause::CardLost
+        | EndCause::GrantExpired
+        | EndCause::LeaseExpired
+        | EndCause::Lost
+        | EndCause::AgentRestarted
+        | EndCause::NodeFault { .. }
+        | EndCause::JobFault { .. }
+        | EndCause::Unknown => Some(cause.clone()),
     }
 }
 

@@ -271,6 +271,35 @@ fn quitting_ends_the_job_first() {
 }
 
 #[test]
+fn a_job_that_ended_by_itself_is_closed_only_when_what_it_made_is_stored() {
+    let mut world = World::new();
+    let lease = world.running();
+    world.drain();
+    world.event(
+        lease,
+        LeaseEvent::Ended {
+            cause: EndCause::Exited { code: 0 },
+            thawed_ms: Millis(4_321),
+            frozen_ms: Millis(0),
+        },
+    );
+    world.card_use(lease, 0, 0);
+    let done = world.drain();
+    assert!(!done.iter().any(|word| word.contains("clos")), "{done:?}");
+    let output = None;
+    world.event(lease, LeaseEvent::Uploaded { output, problem: None });
+    assert_eq!(
+        world.drain(),
+        [
+            "record closed Exited { code: 0 }",
+            "record note 4321 0 closing Exited { code: 0 }",
+            "say meter 4321",
+            "say result Exited { code: 0 } output false",
+        ]
+    );
+}
+
+#[test]
 fn a_checkpoint_that_is_stored_after_the_job_is_gone_is_still_told() {
     let mut world = World::new();
     let lease = world.running();

@@ -50,8 +50,10 @@ pub(super) async fn fill_in(open: &mut [RecoveredLease], swept: &Swept, folder: 
         };
         recovered.thawed_ms = recovered.thawed_ms.max(stop.thawed_ms);
         recovered.frozen_ms = recovered.frozen_ms.max(stop.frozen_us.in_ms());
-        // A lease whose closing note was written keeps its cause. A grant that ran out means that the agent was not there.
-        if recovered.cause == EndCause::AgentRestarted && stop.cause != EndCause::GrantExpired {
+        // A lease whose closing note was written keeps its cause. A grant that ran out means that the agent was not there; and a job
+        // that ended by itself is not done, because what it made was never stored and is gone with the scratch folder.
+        let stands = !matches!(stop.cause, EndCause::GrantExpired | EndCause::Exited { .. });
+        if recovered.cause == EndCause::AgentRestarted && stands {
             recovered.cause = stop.cause;
         }
     }
@@ -118,7 +120,7 @@ mod tests {
         };
         let accounts = [
             stop(12_345, EndCause::AgentRestarted),
-            stop(11_000, EndCause::Exited { code: 0 }),
+            stop(11_000, EndCause::WallLimit),
         ];
         for (recovered, stop) in open.iter().zip(&accounts) {
             let path = accounts::path(folder.path(), recovered.lease.lease);
@@ -127,7 +129,7 @@ mod tests {
         fill_in(&mut open, &Swept::default(), folder.path()).await;
         let found: Vec<_> = open.iter().map(|open| (open.thawed_ms.0, open.frozen_ms.0)).collect();
         assert_eq!(found, [(12_345, 2), (11_000, 2), (10_000, 0)]);
-        assert_eq!(open[1].cause, EndCause::Exited { code: 0 });
+        assert_eq!(open[1].cause, EndCause::WallLimit);
     }
 
     #[test]
@@ -141,6 +143,28 @@ mod tests {
         }
         forget_closed(&open, folder.path());
         assert!(kept.exists() && !closed.exists());
+    }
+
+    #[tokio::test]
+    async fn a_job_that_ended_before_its_results_were_stored_is_not_taken_for_done() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut open = [recovered(1)];
+        let stop = Stop {
+            cause: EndCause::Exited { code: 0 },
+            exit: None,
+            started_boot_us: BootUs(0),
+            ended_boot_us: BootUs(0),
+            frozen_us: Microseconds(0),
+            frozen_source: FrozenSource::Kernel,
+            thawed_ms: Millis(12_345),
+            gone_after_us: Microseconds(0),
+            cpu_us: Microseconds(0),
+            memory_peak: None,
+        };
+        let path = accounts::path(folder.path(), open[0].lease.lease);
+        std::fs::write(path, serde_json::to_vec(&stop).expect("writes")).expect("written");
+        fill_in(&mut open, &Swept::default(), folder.path()).await;
+        assert_eq!((open[0].thawed_ms, &open[0].cause), (Millis(12_345), &EndCause::AgentRestarted));
     }
 
     #[test]
