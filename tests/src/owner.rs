@@ -120,6 +120,15 @@ impl Owner {
         run(&mut self.command(words)?)
     }
 
+    /// `sela` with these words, as a tenant of an exchange would type it.
+    ///
+    /// # Errors
+    /// Where it cannot be run.
+    pub fn sela_as_tenant(&self, words: &[&str], url: &str, key: &str) -> anyhow::Result<Ran> {
+        let mut command = self.command(words)?;
+        run(command.env("SELA_EXCHANGE", url).env("SELA_API_KEY", key))
+    }
+
     fn command(&self, words: &[&str]) -> anyhow::Result<Command> {
         let mut command = Command::new(program("sela")?);
         command.args(words);
@@ -137,6 +146,8 @@ impl Owner {
             "XDG_SESSION_ID",
             "XDG_SESSION_TYPE",
             "XAUTHORITY",
+            "SELA_API_KEY",
+            "SELA_EXCHANGE",
         ] {
             command.env_remove(name);
         }

@@ -156,6 +156,15 @@ impl World {
         self.tenant.submit(&crate::test_job(image.blob, words))
     }
 
+    /// `sela` with these words, as the tenant types it.
+    ///
+    /// # Errors
+    /// Where it cannot be run.
+    pub fn as_tenant(&self, words: &[&str]) -> anyhow::Result<crate::Ran> {
+        self.owner
+            .sela_as_tenant(words, &self.exchange.url(), self.tenant.rest.key())
+    }
+
     /// The newest lease of a job.
     ///
     /// # Errors

@@ -192,11 +192,17 @@ fn a_job_whose_agent_is_killed_before_its_results_are_stored_is_not_taken_for_do
         world.owner.agent.kill()?;
         world.owner.start_agent()?;
         let view = world.tenant.wait_until_done(job)?;
-        ensure!(world.tenant.output(job)?["result"] == expected_result(80).as_bytes(), "another result");
+        ensure!(
+            world.tenant.output(job)?["result"] == expected_result(80).as_bytes(),
+            "another result"
+        );
         // Where the disk was faster than the kill, everything was stored and one lease was enough.
         let ends: Vec<_> = view.leases.iter().filter_map(|lease| lease.end.clone()).collect();
         let exited = EndCause::Exited { code: 0 };
-        ensure!(ends == [EndCause::AgentRestarted, exited.clone()] || ends == [exited], "{ends:?}");
+        ensure!(
+            ends == [EndCause::AgentRestarted, exited.clone()] || ends == [exited],
+            "{ends:?}"
+        );
         Ok(())
     });
 }

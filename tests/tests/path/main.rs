@@ -7,6 +7,7 @@
 )]
 
 mod breaks;
+mod commands;
 mod disks;
 mod earning;
 mod images;
