@@ -30,8 +30,21 @@ fn in_a_world_with_a_desk(plan: &Plan, story: impl FnOnce(&mut World, &mut Desk)
     in_a_world(plan, |world| {
         let runtime = world.folder().join("runtime");
         let folder = world.folder().join("desk");
-        told_at(&folder, &runtime, |desk| story(world, desk))
+        told_at(&folder, &runtime, |desk| {
+            story(world, desk)?;
+            cancel_what_still_runs(world)
+        })
     });
+}
+
+/// A world's books can be checked only when no job goes on.
+fn cancel_what_still_runs(world: &World) -> anyhow::Result<()> {
+    for job in world.tenant.jobs()?.iter().map(|view| view.job) {
+        // One that is done already is none to cancel, and says so.
+        world.tenant.rest.post_text(&format!("/v1/jobs/{job}/cancel"), "")?;
+        world.tenant.wait_for_end(job)?;
+    }
+    Ok(())
 }
 
 fn told_at(folder: &Path, runtime: &Path, story: impl FnOnce(&mut Desk) -> anyhow::Result<()>) -> anyhow::Result<()> {
