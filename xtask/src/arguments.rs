@@ -36,6 +36,8 @@ pub(crate) enum Verb {
         #[arg(long)]
         quick: bool,
     },
+    /// Write the window's TypeScript types anew from the protocol, to be committed.
+    Bindings,
     /// Measure something, print a table and write `target/bench/NAME.json`.
     Bench {
         /// What to measure.
@@ -139,6 +141,7 @@ mod tests {
             ("run --once", Verb::Run { once: true }),
             ("test", Verb::Test { quick: false }),
             ("test --quick", Verb::Test { quick: true }),
+            ("bindings", Verb::Bindings),
             (
                 "bench agent",
                 Verb::Bench {

@@ -14,6 +14,7 @@
 
 mod arguments;
 mod bench;
+mod bindings;
 mod commands;
 mod places;
 mod processes;
@@ -55,6 +56,7 @@ fn act(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         Verb::Run { once } => run(&places, *once),
         Verb::Test { quick } => test::test(&places, *quick),
+        Verb::Bindings => bindings::write(&places).map(|()| ExitCode::SUCCESS),
         Verb::Bench { name, record } => bench::bench(&places, *name, *record),
         Verb::Soak { name, seed, runs } => soak(&places, *name, *seed, *runs),
     }

@@ -3,10 +3,11 @@
 
 use std::process::Command;
 
+use crate::bindings;
 use crate::setup;
 use crate::test::runners;
 use crate::test::stages::{Around, STRICTLY, Stage, check, counted};
-use crate::test::tally::Kind;
+use crate::test::tally::{Kind, Tally};
 
 /// In order: each needs what those before it made.
 pub(crate) fn all() -> Vec<Stage> {
@@ -17,6 +18,9 @@ pub(crate) fn all() -> Vec<Stage> {
         run,
     };
     vec![
+        stage("pages: the protocol's types", Kind::Check, |around| {
+            bindings::check(around.places).map(|()| Tally::PASSED)
+        }),
         stage("npm packages of the pages", Kind::Build, |around| {
             check(&mut npm(around, &["ci", "--no-audit", "--no-fund"])?)
         }),
