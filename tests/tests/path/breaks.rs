@@ -10,8 +10,13 @@ use sela_protocol::tenant::JobView;
 use sela_protocol::units::Millis;
 use sela_tests::{Plan, World, boot_us, expected_result, in_a_world, job_pids, keeper_of};
 
-fn running_job(world: &mut World) -> anyhow::Result<(JobId, LeaseId)> {
-    let job = world.submit(&["--steps", "80", "--step-ms", "50"])?;
+/// Steps of a job that runs for four seconds, and of one that outlasts a grant.
+const SHORT: u64 = 80;
+const LONG: u64 = 200;
+
+/// A job of so many steps of a twentieth of a second, when it runs and has a checkpoint stored.
+fn running_job(world: &mut World, steps: u64) -> anyhow::Result<(JobId, LeaseId)> {
+    let job = world.submit(&["--steps", &steps.to_string(), "--step-ms", "50"])?;
     world.tenant.wait_until_it_says(job, "step 3 of")?;
     world.tenant.wait_for_a_checkpoint(job)?;
     Ok((job, world.lease_of(job)?))
@@ -28,7 +33,7 @@ fn tell_when_nothing_is_left(world: &World, lease: LeaseId, what: &str, since: u
     Ok(())
 }
 
-fn done_from_its_checkpoint(world: &World, job: JobId) -> anyhow::Result<JobView> {
+fn done_from_its_checkpoint(world: &World, job: JobId, steps: u64) -> anyhow::Result<JobView> {
     let view = world.tenant.wait_until_done(job)?;
     ensure!(
         view.leases.len() == 2,
@@ -37,7 +42,7 @@ fn done_from_its_checkpoint(world: &World, job: JobId) -> anyhow::Result<JobView
         view.leases
     );
     ensure!(
-        world.tenant.output(job)?["result"] == expected_result(80).as_bytes(),
+        world.tenant.output(job)?["result"] == expected_result(steps).as_bytes(),
         "another result"
     );
     let log = world.tenant.log(job)?;
@@ -81,7 +86,7 @@ fn an_agent_that_starts_before_the_exchange_keeps_trying_and_says_so() {
 #[test]
 fn an_exchange_that_is_killed_in_the_middle_of_a_job_loses_and_doubles_nothing() {
     in_a_world(&Plan::default(), |world| {
-        let (job, lease) = running_job(world)?;
+        let (job, lease) = running_job(world, SHORT)?;
         let processes = job_pids(lease);
         world.exchange.part.kill()?;
         world.owner.wait("the agent to see it", |snapshot| {
@@ -100,8 +105,8 @@ fn an_exchange_that_is_killed_in_the_middle_of_a_job_loses_and_doubles_nothing()
             view.leases
         );
         let log = world.tenant.log(job)?;
-        for step in 1..=80 {
-            let said = log.matches(&format!("step {step} of 80\n")).count();
+        for step in 1..=SHORT {
+            let said = log.matches(&format!("step {step} of {SHORT}\n")).count();
             ensure!(said == 1, "step {step} stands {said} times in the log:\n{log}");
         }
         Ok(())
@@ -111,7 +116,7 @@ fn an_exchange_that_is_killed_in_the_middle_of_a_job_loses_and_doubles_nothing()
 #[test]
 fn a_killed_agent_leaves_nothing_and_its_lease_is_paid_to_the_millisecond_when_it_is_back() {
     in_a_world(&Plan::default(), |world| {
-        let (job, lease) = running_job(world)?;
+        let (job, lease) = running_job(world, SHORT)?;
         let killed = boot_us();
         world.owner.agent.kill()?;
         tell_when_nothing_is_left(world, lease, "kill -9 of the agent", killed)?;
@@ -126,7 +131,7 @@ fn a_killed_agent_leaves_nothing_and_its_lease_is_paid_to_the_millisecond_when_i
         let ran = number("ended_boot_us")? - number("started_boot_us")? - number("frozen_us")?;
         ensure!(number("thawed_ms")? == ran / 1_000, "{account}");
         world.owner.start_agent()?;
-        let view = done_from_its_checkpoint(world, job)?;
+        let view = done_from_its_checkpoint(world, job, SHORT)?;
         ensure!(
             view.leases[0].end == Some(EndCause::AgentRestarted),
             "{:?}",
@@ -144,7 +149,7 @@ fn a_killed_agent_leaves_nothing_and_its_lease_is_paid_to_the_millisecond_when_i
 #[test]
 fn a_stopped_agent_loses_its_job_when_the_grant_runs_out_and_goes_on_when_it_wakes() {
     in_a_world(&Plan::default(), |world| {
-        let (job, lease) = running_job(world)?;
+        let (job, lease) = running_job(world, LONG)?;
         let stopped = boot_us();
         world.owner.agent.signal(Signal::STOP)?;
         sela_tests::wait_for("the job to be gone", || Ok(job_pids(lease).is_empty().then_some(())))?;
@@ -154,7 +159,7 @@ fn a_stopped_agent_loses_its_job_when_the_grant_runs_out_and_goes_on_when_it_wak
         );
         tell_when_nothing_is_left(world, lease, "SIGSTOP of the agent", stopped)?;
         world.owner.agent.signal(Signal::CONT)?;
-        let view = done_from_its_checkpoint(world, job)?;
+        let view = done_from_its_checkpoint(world, job, LONG)?;
         ensure!(view.leases[0].end == Some(EndCause::GrantExpired), "{:?}", view.leases);
         Ok(())
     });
@@ -163,7 +168,7 @@ fn a_stopped_agent_loses_its_job_when_the_grant_runs_out_and_goes_on_when_it_wak
 #[test]
 fn a_killed_keeper_takes_its_job_with_it_and_the_job_goes_on() {
     in_a_world(&Plan::default(), |world| {
-        let (job, lease) = running_job(world)?;
+        let (job, lease) = running_job(world, SHORT)?;
         let keeper = keeper_of(world.owner.agent.pid()?).context("the agent has no keeper")?;
         let killed = boot_us();
         let keeper = i32::try_from(keeper)
@@ -173,7 +178,7 @@ fn a_killed_keeper_takes_its_job_with_it_and_the_job_goes_on() {
         kill_process(keeper, Signal::KILL)?;
         sela_tests::wait_for("the job to be gone", || Ok(job_pids(lease).is_empty().then_some(())))?;
         tell_when_nothing_is_left(world, lease, "kill -9 of the keeper", killed)?;
-        let view = done_from_its_checkpoint(world, job)?;
+        let view = done_from_its_checkpoint(world, job, SHORT)?;
         ensure!(
             matches!(&view.leases[0].end, Some(EndCause::NodeFault { message }) if message.contains("keeper")),
             "{:?}",
@@ -186,14 +191,14 @@ fn a_killed_keeper_takes_its_job_with_it_and_the_job_goes_on() {
 #[test]
 fn a_job_whose_agent_is_killed_before_its_results_are_stored_is_not_taken_for_done() {
     in_a_world(&Plan::default(), |world| {
-        let (job, lease) = running_job(world)?;
+        let (job, lease) = running_job(world, SHORT)?;
         let account = world.owner.data().join(format!("accounts/{lease}.json"));
         sela_tests::wait_for("the job to end by itself", || Ok(account.exists().then_some(())))?;
         world.owner.agent.kill()?;
         world.owner.start_agent()?;
         let view = world.tenant.wait_until_done(job)?;
         ensure!(
-            world.tenant.output(job)?["result"] == expected_result(80).as_bytes(),
+            world.tenant.output(job)?["result"] == expected_result(SHORT).as_bytes(),
             "another result"
         );
         // Where the disk was faster than the kill, everything was stored and one lease was enough.
