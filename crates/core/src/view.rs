@@ -3,8 +3,7 @@
 use crate::lease::Lease;
 use crate::state::State;
 use sela_protocol::id::GpuUuid;
-use sela_protocol::local::{CardState, LeaseState, Snapshot, ThermalLimits};
-use sela_protocol::node::PROTOCOL;
+use sela_protocol::local::{CardState, LOCAL_PROTOCOL, LeaseState, Snapshot, ThermalLimits};
 use sela_protocol::presence::Availability;
 use sela_protocol::units::Now;
 
@@ -24,7 +23,7 @@ impl State {
         cards.sort_by_key(|card| card.description.index);
         self.wake = wake;
         Snapshot {
-            protocol: PROTOCOL,
+            protocol: LOCAL_PROTOCOL,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             now,
             lab: self.lab,
@@ -67,5 +66,24 @@ impl Lease {
             thawed_ms: self.thawed,
             gross: self.award.price.due(self.thawed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+    use sela_protocol::units::{BootMs, UtcMs};
+
+    #[test]
+    fn a_snapshot_names_the_version_of_the_local_interface_not_that_of_the_exchanges() {
+        let now = Now {
+            boot_ms: BootMs(1),
+            utc_ms: UtcMs(2),
+        };
+        assert_eq!(
+            State::new(Policy::default(), now).snapshot(now).protocol,
+            LOCAL_PROTOCOL
+        );
     }
 }

@@ -285,7 +285,7 @@ fn a_job_that_ended_by_itself_is_closed_only_when_what_it_made_is_stored() {
     );
     world.card_use(lease, 0, 0);
     let done = world.drain();
-    assert!(!done.iter().any(|word| word.contains("clos")), "{done:?}");
+    assert!(!done.iter().any(|word| word.contains("closed")), "{done:?}");
     let output = None;
     world.event(lease, LeaseEvent::Uploaded { output, problem: None });
     assert_eq!(

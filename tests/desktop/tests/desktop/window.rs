@@ -149,7 +149,7 @@ fn the_page_may_ask_for_the_agent_and_for_nothing_else() {
                const image = new Image(); image.src = 'http://127.0.0.1:9/x.png'; setTimeout(() => told('none'), 5000);\
              });",
         )?;
-        ensure!(violated == Value::from("img-src"), "{violated}");
+        ensure!(violated == "img-src", "{violated}");
         Ok(())
     });
 }
