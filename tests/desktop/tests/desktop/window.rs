@@ -4,7 +4,6 @@ use crate::{at_a_desk, in_a_world_with_a_desk, running_job, wait_until_no_job_ru
 use anyhow::ensure;
 use sela_desktop_tests::{Desk, Driver, Start};
 use sela_tests::{Plan, wait_for};
-use serde_json::Value;
 
 const TITLE: &str = "Sela";
 const SENTENCE: &str = "h1";
