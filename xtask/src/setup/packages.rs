@@ -160,6 +160,31 @@ const PACKAGES: &[Package] = &[
         "the tray of the desktop window",
         TESTS,
     ),
+    linux_only("chromium", Probe::Program("chromium"), "a browser for the pages", TESTS),
+    linux_only(
+        "webkit2gtk-driver",
+        Probe::Program("WebKitWebDriver"),
+        "steers the desktop window",
+        TESTS,
+    ),
+    linux_only(
+        "dunst",
+        Probe::Program("dunst"),
+        "a daemon that shows notifications",
+        TESTS,
+    ),
+    linux_only(
+        "imagemagick",
+        Probe::Program("import"),
+        "takes pictures of a display",
+        TESTS,
+    ),
+    linux_only(
+        "fonts-dejavu-core",
+        Probe::File("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf"),
+        "letters to show on that display",
+        TESTS,
+    ),
     linux_only(
         "boinc-client",
         Probe::Program("boinc"),

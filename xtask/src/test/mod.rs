@@ -26,7 +26,7 @@ pub(crate) fn test(places: &Places, quick: bool) -> anyhow::Result<ExitCode> {
     println!("set up in {}", tally::minutes(begun.elapsed()));
     let around = stages::Around { places, tools: &tools };
     let mut report = Report::default();
-    let stages: Vec<_> = stages::all().into_iter().chain(pages::all()).collect();
+    let stages = stages::all();
     for stage in stages.iter().filter(|stage| stage.quick || !quick) {
         println!("\n== {} ==", stage.name);
         let stage_begun = Instant::now();

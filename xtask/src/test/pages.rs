@@ -1,5 +1,5 @@
-//! The stages of the web pages and of the desktop shell that shows them: npm's packages, their checks, their tests, the built page, and the shell
-//! that is compiled around it.
+//! The stages of the web pages and of the desktop shell that shows them: npm's packages, their checks, their tests, the built page, and
+//! the shell that is compiled around it.
 
 use std::process::Command;
 
@@ -9,20 +9,14 @@ use crate::test::runners;
 use crate::test::stages::{Around, STRICTLY, Stage, check, counted};
 use crate::test::tally::{Kind, Tally};
 
-/// In order: each needs what those before it made.
-pub(crate) fn all() -> Vec<Stage> {
-    let stage = |name, kind, run| Stage {
-        name,
-        kind,
-        quick: false,
-        run,
-    };
+/// What comes before everything that is compiled: the agent and the shell hold the built page.
+pub(crate) fn before_programs() -> Vec<Stage> {
     vec![
-        stage("pages: the protocol's types", Kind::Check, |around| {
-            bindings::check(around.places).map(|()| Tally::PASSED)
-        }),
         stage("npm packages of the pages", Kind::Build, |around| {
             check(&mut npm(around, &["ci", "--no-audit", "--no-fund"])?)
+        }),
+        stage("pages: the protocol's types", Kind::Check, |around| {
+            bindings::check(around.places).map(|()| Tally::PASSED)
         }),
         stage("pages: formatting", Kind::Check, |around| {
             check(&mut npm(around, &["run", "format:check"])?)
@@ -39,14 +33,41 @@ pub(crate) fn all() -> Vec<Stage> {
         stage("pages: built, within their size", Kind::Build, |around| {
             check(&mut npm(around, &["run", "build"])?)
         }),
+    ]
+}
+
+/// What needs the programs: the pages in a browser before a real agent, the desktop shell, its real window and tray.
+pub(crate) fn after_programs() -> Vec<Stage> {
+    vec![
+        stage("pages in a browser: scenes", Kind::BlackBox, |around| {
+            counted(&mut npm(around, &["run", "scenes"])?, runners::vitest_summary)
+        }),
+        stage("pages in a browser: a real agent", Kind::BlackBox, |around| {
+            counted(&mut npm(around, &["run", "e2e"])?, runners::vitest_summary)
+        }),
         stage("desktop shell: lints", Kind::Check, |around| {
             let mut clippy = around.cargo(["clippy", "-p", "sela-desktop"]);
             check(clippy.args(STRICTLY))
         }),
-        stage("desktop shell: tests", Kind::Unit, |around| {
+        stage("desktop shell: compiles", Kind::Build, |around| {
+            check(&mut around.cargo(["build", "--locked", "--quiet", "-p", "sela-desktop"]))
+        }),
+        stage("desktop shell: unit tests", Kind::Unit, |around| {
             around.nextest(&["-p", "sela-desktop"])
         }),
+        stage("desktop shell: window and tray", Kind::BlackBox, |around| {
+            around.nextest(&["-p", "sela-desktop-tests"])
+        }),
     ]
+}
+
+fn stage(name: &'static str, kind: Kind, run: fn(&Around<'_>) -> anyhow::Result<Tally>) -> Stage {
+    Stage {
+        name,
+        kind,
+        quick: false,
+        run,
+    }
 }
 
 /// npm in the root of the repository, without colours and questions.
@@ -58,19 +79,4 @@ fn npm(around: &Around<'_>, arguments: &[&str]) -> anyhow::Result<Command> {
         .env("NO_COLOR", "1")
         .env("CI", "true");
     Ok(command)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_is_built_before_the_shell_that_shows_it() {
-        let names: Vec<_> = all().iter().map(|stage| stage.name).collect();
-        let place = |part: &str| names.iter().position(|name| name.contains(part));
-        assert!(
-            place("npm packages") < place("built") && place("built") < place("shell"),
-            "{names:?}"
-        );
-    }
 }

@@ -9,8 +9,8 @@ use anyhow::bail;
 use crate::commands;
 use crate::places::Places;
 use crate::setup::{self, Tools};
-use crate::test::runners;
 use crate::test::tally::{Kind, Tally};
+use crate::test::{pages, runners};
 #[cfg(target_os = "linux")]
 use crate::workload_image;
 
@@ -44,7 +44,7 @@ pub(crate) fn all() -> Vec<Stage> {
         quick: true,
         run,
     };
-    vec![
+    let mut all = vec![
         quick("formatting", Kind::Check, |around| {
             check(&mut around.cargo(["fmt", "--all", "--check"]))
         }),
@@ -57,6 +57,9 @@ pub(crate) fn all() -> Vec<Stage> {
         stage("unused dependencies", Kind::Check, |around| {
             check(&mut around.cargo(["machete"]))
         }),
+    ];
+    all.extend(pages::before_programs());
+    all.extend([
         // The desktop shell needs the system's web view to compile; whoever has none can still check the rest.
         quick("lints", Kind::Check, |around| {
             let mut clippy = around.cargo(["clippy", "--workspace", "--exclude", "sela-desktop"]);
@@ -70,9 +73,11 @@ pub(crate) fn all() -> Vec<Stage> {
         }),
         stage("black-box tests", Kind::BlackBox, black_box_tests),
         stage("doc tests", Kind::DocTest, doc_tests),
-        #[cfg(target_os = "linux")]
+    ]);
+    all.extend(pages::after_programs());
+    #[cfg(target_os = "linux")]
+    all.extend([
         stage("workloads, optimised", Kind::Workload, workloads),
-        #[cfg(target_os = "linux")]
         stage("soak of the path, a fixed slice", Kind::Soak, |_| {
             let (passed, failed) = crate::soak::slice();
             Ok(Tally {
@@ -81,7 +86,8 @@ pub(crate) fn all() -> Vec<Stage> {
                 skipped: 0,
             })
         }),
-    ]
+    ]);
+    all
 }
 
 /// How clippy is run: over tests too, and a warning is an error.
@@ -189,6 +195,16 @@ mod tests {
             .map(|stage| stage.name)
             .collect();
         assert_eq!(quick, ["formatting", "lints", "unit tests"]);
+    }
+
+    #[test]
+    fn the_page_is_built_before_the_programs_that_hold_it() {
+        let stages = all();
+        let place = |part: &str| stages.iter().position(|stage| stage.name.contains(part)).unwrap();
+        assert!(place("npm packages") < place("pages: built"));
+        assert!(place("pages: built") < place("all programs compile"));
+        assert!(place("all programs compile") < place("a real agent"));
+        assert!(place("shell: compiles") < place("window and tray"));
     }
 
     #[cfg(unix)]
