@@ -15,6 +15,7 @@ mod images;
 mod owner;
 mod part;
 mod programs;
+mod registry;
 mod rest;
 pub mod soak;
 mod stranger;
@@ -34,6 +35,7 @@ pub use images::{
 pub use owner::{Owner, Settings};
 pub use part::Part;
 pub use programs::{Ran, program, run};
+pub use registry::Registry;
 pub use rest::{Reply, Rest};
 pub use stranger::{Caller, Node, key_from};
 pub use tenant::{PRICE, Tenant, test_job};

@@ -1,11 +1,12 @@
 //! When all goes well: a job is done, its results reach its tenant, and both sides' books agree to the micro-unit.
 
 use anyhow::{Context, ensure};
+use sela_oci_images::busybox_script;
 use sela_protocol::blob::BlobId;
 use sela_protocol::job::LEAST_BILLED;
 use sela_protocol::lease::EndCause;
 use sela_protocol::money::Micros;
-use sela_tests::{PRICE, Plan, expected_result, in_a_world};
+use sela_tests::{PRICE, Plan, Registry, expected_result, in_a_world, test_job};
 
 #[test]
 fn a_strangers_container_earns_money_on_an_idle_card_and_all_books_agree_to_the_micro_unit() {
@@ -94,6 +95,37 @@ fn a_job_that_fails_says_so_and_is_paid_for_like_one_that_does_not() {
             "what it left is still its tenant's"
         );
         ensure!(view.paid == Micros(60_000), "{}", view.paid);
+        Ok(())
+    });
+}
+
+#[test]
+fn an_image_comes_from_a_registry_by_its_digest_and_one_that_is_not_there_is_the_jobs_fault() {
+    in_a_world(&Plan::default(), |world| {
+        let logs = world.folder().join("logs");
+        let registry = Registry::start(&world.folder().join("registry"), &logs)?;
+        let reference = registry.push(
+            &busybox_script("echo pulled > /out/result")?,
+            &world.folder().join("tenant/pushed"),
+        )?;
+        let spec = |reference: &str| {
+            let mut spec = test_job(BlobId::of(b""), &[]);
+            spec["image"] = serde_json::json!({"type": "registry", "reference": reference});
+            spec
+        };
+        let job = world.tenant.submit(&spec(&reference))?;
+        world.tenant.wait_until_done(job)?;
+        ensure!(world.tenant.output(job)?["result"] == b"pulled\n", "another result");
+        let other = registry.reference(&BlobId::of(b"never pushed").to_string());
+        let view = world.tenant.wait_for_end(world.tenant.submit(&spec(&other))?)?;
+        let sela_protocol::tenant::JobState::Failed { cause, message } = &view.state else {
+            anyhow::bail!("{:?}", view.state)
+        };
+        ensure!(matches!(cause, EndCause::JobFault { .. }), "{cause:?}");
+        ensure!(
+            message.contains("no such manifest") && message.contains("tests/job"),
+            "{message}"
+        );
         Ok(())
     });
 }
