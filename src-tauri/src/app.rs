@@ -83,18 +83,16 @@ fn a_display_is_there() -> anyhow::Result<()> {
 }
 
 fn heard(app: &AppHandle, event: &RunEvent, events: &mpsc::Sender<Event>) {
-    match event {
-        // The last window is gone, and the tray stays; only `exit` brings a code.
-        RunEvent::ExitRequested { code: None, api, .. } => api.prevent_exit(),
-        RunEvent::WindowEvent {
-            label,
-            event: WindowEvent::Destroyed,
-            ..
-        } if label == window::LABEL => {
-            app.state::<Bridge>().end_watches();
-            put(events, Event::WindowClosed);
-        }
-        _ => {}
+    // The last window is gone, and the tray stays; only `exit` brings a code.
+    if let RunEvent::ExitRequested { code: None, api, .. } = event {
+        api.prevent_exit();
+    }
+    let RunEvent::WindowEvent { label, event, .. } = event else {
+        return;
+    };
+    if label == window::LABEL && matches!(event, WindowEvent::Destroyed) {
+        app.state::<Bridge>().end_watches();
+        put(events, Event::WindowClosed);
     }
 }
 

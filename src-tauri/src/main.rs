@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    leave_the_card_alone();
     let arguments = Arguments::parse();
     log_to_standard_error();
     match app::run(&arguments) {
@@ -33,6 +34,27 @@ fn main() -> ExitCode {
         }
     }
 }
+
+/// Toolkit and web view draw without the graphics card: what is here to lend the card out must not be what uses it, and a
+/// page of text and bars needs none. It also halves the memory of the window. Whoever sets the variables otherwise is heard.
+#[cfg(target_os = "linux")]
+fn leave_the_card_alone() {
+    for (name, value) in [("GDK_GL", "disable"), ("WEBKIT_DISABLE_COMPOSITING_MODE", "1")] {
+        if std::env::var_os(name).is_none() {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the libraries take it from nowhere else, and there is no thread yet"
+            )]
+            // SAFETY: nothing has started a thread yet: this is the first thing that the program does.
+            unsafe {
+                std::env::set_var(name, value);
+            }
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+const fn leave_the_card_alone() {}
 
 #[expect(clippy::print_stderr, reason = "this is where a failed start is said")]
 fn complain(text: &str) {

@@ -109,6 +109,16 @@ impl Panel {
         Ok(Self { caller, announced })
     }
 
+    /// Leaves the part to another panel, one with pixels.
+    ///
+    /// # Errors
+    /// Where the bus does not answer.
+    pub fn leave(&mut self, bus: &Bus) -> anyhow::Result<()> {
+        // The name goes with the connection that has it.
+        self.caller = bus.connect(|builder| builder)?;
+        Ok(())
+    }
+
     /// How many trays have announced themselves, ever.
     pub fn announced(&self) -> usize {
         self.announced.lock().unwrap_or_else(PoisonError::into_inner).len()

@@ -110,13 +110,15 @@ impl Screen {
         Ok(())
     }
 
-    /// A picture of all that is on the screen.
+    /// A picture of a part of the screen, given as ImageMagick writes an area: width×height+left+top.
     ///
     /// # Errors
     /// Where ImageMagick cannot be run.
-    pub fn picture(&self, file: &Path) -> anyhow::Result<()> {
+    pub fn picture(&self, file: &Path, area: &str) -> anyhow::Result<()> {
         let mut command = Command::new("import");
-        command.args(["-display", self.name(), "-window", "root"]).arg(file);
+        command
+            .args(["-display", self.name(), "-window", "root", "-crop", area, "+repage"])
+            .arg(file);
         run(&mut command)
             .context("install imagemagick, or run `cargo xtask setup`")?
             .good()

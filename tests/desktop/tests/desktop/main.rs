@@ -2,6 +2,7 @@
 //! click does to a real agent with a real job.
 
 mod notices;
+mod pictures;
 mod starting;
 mod tray;
 mod window;
