@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::ensure;
 use sela_tests::soak::{Told, hits, run};
 
 use crate::arguments::{Purpose, SoakName};
@@ -28,6 +29,10 @@ const PROGRAMS: [&str; 8] = [
 /// If the programs under test do not build.
 pub(crate) fn soak(places: &Places, name: SoakName, seed: u64, runs: u64) -> anyhow::Result<ExitCode> {
     setup::ensure(places, Purpose::Soak)?;
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "jobs run in isolation as root only so far: run this as root"
+    );
     commands::run(commands::cargo(places, ["build", "--quiet", "--locked"]).args(PROGRAMS))?;
     let (passed, failed) = match name {
         SoakName::Path => path(seed, runs),
@@ -40,9 +45,22 @@ pub(crate) fn soak(places: &Places, name: SoakName, seed: u64, runs: u64) -> any
     })
 }
 
-/// What every `cargo xtask test` takes of it: four seeds, always the same. Gives how many passed and how many failed.
-pub(crate) fn slice() -> (u64, u64) {
-    path(3, 4)
+/// How many seeds every `cargo xtask test` takes of it, always the same.
+const SLICE: u64 = 4;
+
+/// Runs that slice and gives how many passed, failed and were skipped. Jobs run in isolation as root only; a machine that must not
+/// skip anything (`CI=true`) counts that as failures.
+pub(crate) fn slice() -> (u64, u64, u64) {
+    if rustix::process::geteuid().is_root() {
+        let (passed, failed) = path(3, SLICE);
+        return (passed, failed, 0);
+    }
+    println!("skipped: needs root: {SLICE} seeds of the path");
+    if std::env::var_os("CI").is_some() {
+        (0, SLICE, 0)
+    } else {
+        (0, 0, SLICE)
+    }
 }
 
 /// Runs seeds, tells each, and counts those that passed and those that failed.
