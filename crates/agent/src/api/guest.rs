@@ -1,5 +1,5 @@
-//! Who may speak to the loopback port: a browser that has the token, on a page of ours. Pages of others and names that were
-//! made to point here (DNS rebinding) are refused.
+//! Who may speak to the loopback port: a browser that has the token, on a page of ours; without the token it sees that page
+//! and nothing else. Pages of others and names that were made to point here (DNS rebinding) are refused.
 
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
@@ -16,6 +16,9 @@ pub(super) struct House {
     token: [u8; 32],
 }
 
+/// Status, code, sentence.
+type Refusal = (StatusCode, &'static str, &'static str);
+
 impl House {
     pub(super) fn new(port: u16, token: &str) -> Self {
         Self {
@@ -28,7 +31,8 @@ impl House {
         }
     }
 
-    fn refuses(&self, headers: &HeaderMap) -> Option<(StatusCode, &'static str, &'static str)> {
+    /// Whether a request came by a foreign name or from a foreign page, which no token would mend.
+    fn refuses_to_show(&self, headers: &HeaderMap) -> Option<Refusal> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         if !text(HOST).is_some_and(|host| self.hosts.iter().any(|ours| ours == host)) {
             return Some((
@@ -49,7 +53,15 @@ impl House {
                 "another site's page may not speak to the agent",
             ));
         }
-        let token = text(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        None
+    }
+
+    fn refuses(&self, headers: &HeaderMap) -> Option<Refusal> {
+        if let Some(refusal) = self.refuses_to_show(headers) {
+            return Some(refusal);
+        }
+        let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = given.and_then(|value| value.strip_prefix("Bearer "));
         // Hashes are compared, so that the time it takes tells nothing of the token.
         if token.is_none_or(|token| hash(token) != self.token) {
             return Some((
@@ -68,7 +80,16 @@ fn hash(text: &str) -> [u8; 32] {
 
 /// Lets a request in, or says why not.
 pub(super) async fn let_in(State(house): State<House>, request: Request, next: Next) -> Response {
-    match house.refuses(request.headers()) {
+    answer(house.refuses(request.headers()), request, next).await
+}
+
+/// Lets a request see the page, or says why not.
+pub(super) async fn let_see(State(house): State<House>, request: Request, next: Next) -> Response {
+    answer(house.refuses_to_show(request.headers()), request, next).await
+}
+
+async fn answer(refusal: Option<Refusal>, request: Request, next: Next) -> Response {
+    match refusal {
         None => next.run(request).await,
         Some((status, code, detail)) => super::routes::Failure::new(status, code, detail).into_response(),
     }

@@ -3,6 +3,9 @@
 
 mod events;
 mod guest;
+mod page;
+#[cfg(test)]
+mod page_tests;
 mod peer;
 mod routes;
 mod serve;

@@ -9,7 +9,10 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use sela_protocol::local::{Command, CommandReply, DoctorLine, EarningsLine, JobLine, Page, Problem, Sample, Snapshot};
+use sela_protocol::local::{
+    Command, CommandReply, DoctorLine, EarningsLine, JobLine, Page, Problem, Sample, Snapshot, StripRecord,
+};
+use sela_protocol::units::{Millis, UtcMs};
 
 /// All routes.
 pub(super) fn router(agent: Agent) -> Router {
@@ -23,6 +26,7 @@ pub(super) fn router(agent: Agent) -> Router {
         .route("/v1/earnings", get(earnings))
         .route("/v1/jobs", get(jobs))
         .route("/v1/samples", get(samples))
+        .route("/v1/strip", get(strip))
         .route("/v1/doctor", get(doctor))
         .fallback(no_such_path)
         .with_state(agent)
@@ -60,6 +64,7 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Cursor(_) => Self::new(StatusCode::BAD_REQUEST, "bad_cursor", error),
+            StoreError::TooMany { .. } => Self::new(StatusCode::BAD_REQUEST, "too_much", error),
             StoreError::Database { .. } | StoreError::Newer { .. } | StoreError::Entry { .. } | StoreError::Stopped => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "store", error)
             }
@@ -76,14 +81,34 @@ struct Paging {
 type Asked = Result<Query<Paging>, QueryRejection>;
 
 fn cursor(asked: Asked) -> Result<Option<String>, Failure> {
-    match asked {
-        Ok(Query(paging)) => Ok(paging.cursor),
-        Err(rejection) => Err(Failure::new(
-            StatusCode::BAD_REQUEST,
-            "bad_query",
-            rejection.body_text(),
-        )),
+    asked.map(|Query(paging)| paging.cursor).map_err(bad_query)
+}
+
+fn bad_query(rejection: QueryRejection) -> Failure {
+    Failure::new(StatusCode::BAD_REQUEST, "bad_query", rejection.body_text())
+}
+
+/// The longest time of which the strip is told at once.
+const LONGEST_STRIP: Millis = Millis(31 * 24 * 3_600_000);
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpanAsked {
+    from_utc_ms: UtcMs,
+    to_utc_ms: UtcMs,
+}
+
+async fn strip(
+    State(agent): State<Agent>,
+    asked: Result<Query<SpanAsked>, QueryRejection>,
+) -> Result<Json<StripRecord>, Failure> {
+    let Query(SpanAsked { from_utc_ms, to_utc_ms }) = asked.map_err(bad_query)?;
+    if to_utc_ms < from_utc_ms || to_utc_ms.since(from_utc_ms) > LONGEST_STRIP {
+        let detail = "to_utc_ms must not be before from_utc_ms, nor more than 31 days after it";
+        return Err(Failure::new(StatusCode::BAD_REQUEST, "bad_span", detail));
     }
+    let now = sela_clock::now().utc_ms;
+    Ok(Json(agent.store.strip(from_utc_ms, to_utc_ms, now).await?))
 }
 
 async fn snapshot(State(agent): State<Agent>) -> Result<Json<Box<Snapshot>>, Failure> {

@@ -1,11 +1,14 @@
 //! Opens the socket and, where the owner asked for it, a loopback port, and serves both until it is dropped.
 
-use super::guest::{House, let_in};
+use super::guest::{House, let_in, let_see};
 use super::peer::OwnersOnly;
-use super::{Agent, routes};
+use super::{Agent, page, routes};
 use crate::keys::write_private;
 use anyhow::{Context as _, bail};
+use axum::Router;
+use axum::middleware::from_fn_with_state;
 use rustix::fs::Mode;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tokio::net::{TcpListener, UnixListener};
@@ -71,16 +74,33 @@ pub(crate) async fn listen(
         let listener = TcpListener::bind(address)
             .await
             .with_context(|| format!("--listen {address} cannot be opened; another program may use the port"))?;
-        let port = listener.local_addr()?.port();
+        let address = listener.local_addr()?;
         let secret = new_token()?;
         write_private(token, secret.as_bytes())?;
         listening.files.push(token.to_owned());
-        let guarded = router.layer(axum::middleware::from_fn_with_state(House::new(port, &secret), let_in));
-        let served = axum::serve(listener, guarded);
+        let served = axum::serve(
+            listener,
+            guarded(router, page::FILES, &House::new(address.port(), &secret)),
+        );
         listening.tasks.push(tokio::spawn(async move { drop(served.await) }));
-        tracing::info!(port, token = %token.display(), "the local interface is also at a loopback port");
+        tell(address, token, &secret);
     }
     Ok(listening)
+}
+
+/// What is served at the port: the page for whoever came by the right name, everything else for who has the token.
+pub(super) fn guarded(interface: Router, files: page::Files, house: &House) -> Router {
+    let shown = page::router(files).layer(from_fn_with_state(house.clone(), let_see));
+    interface.layer(from_fn_with_state(house.clone(), let_in)).merge(shown)
+}
+
+/// Whoever started the agent at a terminal may open the page; a log that is kept somewhere gets no token.
+fn tell(address: SocketAddr, file: &Path, secret: &str) {
+    if std::io::stderr().is_terminal() {
+        tracing::info!("the window is at http://{address}/#token={secret}");
+    } else {
+        tracing::info!(token = %file.display(), "the window is at http://{address}/#token=…, with the token from its file");
+    }
 }
 
 fn new_token() -> anyhow::Result<String> {

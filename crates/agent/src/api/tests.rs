@@ -1,11 +1,13 @@
 //! The local interface over its real socket and port, asked by the real client and by strangers, in front of a real core.
 
 use super::{Agent, Ask, listen};
-use crate::store::Store;
+use crate::store::{Store, StripEntry};
 use http::StatusCode;
 use sela_client::{Client, ClientError};
 use sela_core::{Effect, Input, Policy, State};
-use sela_protocol::local::{Command, CommandReply, Event, Pause};
+use sela_protocol::id::GpuUuid;
+use sela_protocol::local::{Command, CommandReply, Event, Pause, Stretch};
+use sela_protocol::presence::HoldReason;
 use sela_protocol::units::{Millis, UtcMs};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +18,7 @@ use tokio::sync::{broadcast, mpsc};
 struct House {
     folder: tempfile::TempDir,
     _listening: super::serve::Listening,
-    _store: Store,
+    store: Store,
     events: broadcast::Sender<Arc<Event>>,
     port: Option<SocketAddr>,
 }
@@ -39,7 +41,7 @@ impl House {
         Ok(Self {
             folder,
             _listening: listening,
-            _store: store,
+            store,
             events,
             port: listen_at,
         })
@@ -158,6 +160,39 @@ async fn a_stream_opens_with_a_snapshot_and_whoever_falls_behind_gets_another() 
 }
 
 #[tokio::test]
+async fn the_strip_tells_a_client_what_became_of_a_card() {
+    let house = House::open(None).await.expect("opens");
+    let now = sela_clock::now().utc_ms;
+    let began = |from: UtcMs, held: Option<HoldReason>| Stretch {
+        gpu: GpuUuid("GPU-1".into()),
+        from_utc_ms: from,
+        to_utc_ms: from,
+        held,
+        sold: None,
+    };
+    let (first, second) = (UtcMs(now.0 - 60_000), UtcMs(now.0 - 20_000));
+    house.store.strip(vec![
+        StripEntry::Began(began(first, Some(HoldReason::Starting))),
+        StripEntry::Ended {
+            gpu: GpuUuid("GPU-1".into()),
+            at: second,
+        },
+        StripEntry::Began(began(second, None)),
+    ]);
+    let day = UtcMs(now.0 - 24 * 3_600_000);
+    let record = house.client().strip(day, now.plus(Millis(1))).await.expect("answered");
+    let stretches = record.expect("this agent keeps one").stretches;
+    let [held, offered] = stretches.as_slice() else {
+        panic!("two stretches: {stretches:?}");
+    };
+    assert_eq!((held.to_utc_ms, &held.held), (second, &Some(HoldReason::Starting)));
+    assert_eq!((offered.from_utc_ms, &offered.held), (second, &None));
+    assert!(offered.to_utc_ms >= now, "it goes on: {offered:?}");
+    let nothing = house.client().strip(day, day).await.expect("an empty span is a span");
+    assert_eq!(nothing.expect("a record").stretches, []);
+}
+
+#[tokio::test]
 async fn errors_are_one_kind_of_answer_everywhere() {
     let port = free_port();
     let house = House::open(Some(port)).await.expect("opens");
@@ -168,6 +203,22 @@ async fn errors_are_one_kind_of_answer_everywhere() {
         ("/v1/nothing", StatusCode::NOT_FOUND, "unknown_path"),
         ("/v1/earnings?cursor=x", StatusCode::BAD_REQUEST, "bad_cursor"),
         ("/v1/earnings?curser=1", StatusCode::BAD_REQUEST, "bad_query"),
+        ("/v1/strip?from_utc_ms=1", StatusCode::BAD_REQUEST, "bad_query"),
+        (
+            "/v1/strip?from_utc_ms=1&to_utc_ms=x",
+            StatusCode::BAD_REQUEST,
+            "bad_query",
+        ),
+        (
+            "/v1/strip?from_utc_ms=2&to_utc_ms=1",
+            StatusCode::BAD_REQUEST,
+            "bad_span",
+        ),
+        (
+            "/v1/strip?from_utc_ms=0&to_utc_ms=2678400001",
+            StatusCode::BAD_REQUEST,
+            "bad_span",
+        ),
     ] {
         let (found, problem) = house.get(path, &good).await;
         assert_eq!(

@@ -4,6 +4,7 @@
 use super::clock_of_today::today;
 use super::locks::{CardLocks, LockError};
 use super::outbox::Outbox;
+use super::strip::StripRecorder;
 use super::timer::BootTimer;
 use crate::api::Ask;
 use crate::jobs::Jobs;
@@ -59,6 +60,7 @@ pub(super) struct Hands {
     pub(super) jobs: Option<Jobs>,
     pub(super) eyes: Eyes,
     pub(super) store: Store,
+    pub(super) strip: StripRecorder,
     pub(super) events: broadcast::Sender<Arc<Event>>,
     pub(super) link: Option<Link>,
     pub(super) link_news: mpsc::Sender<LinkNews>,
@@ -135,7 +137,10 @@ impl AgentLoop {
 
     /// One input, one step, everything that it decides.
     pub(super) fn step(&mut self, input: Input) -> anyhow::Result<()> {
-        let effects = self.state.step(sela_clock::now(), input);
+        let now = sela_clock::now();
+        let effects = self.state.step(now, input);
+        let lived = self.hands.strip.lived(now.utc_ms);
+        self.hands.store.strip(lived);
         for effect in effects {
             self.hands.carry_out(effect);
         }
@@ -163,6 +168,8 @@ impl AgentLoop {
         match input {
             Input::Cards(cards) => {
                 self.cards.clone_from(&cards);
+                let gone = self.hands.strip.present(sela_clock::now().utc_ms, &cards);
+                self.hands.store.strip(gone);
                 let refused = self.take_locks();
                 self.step(Input::Cards(cards))?;
                 refused.into_iter().try_for_each(|input| self.step(input))
@@ -271,6 +278,8 @@ impl AgentLoop {
         if tokio::time::timeout(LAST_COMMIT, commit).await.is_err() {
             tracing::warn!("not everything came to the disk; it is closed at the next start");
         }
+        let ended = self.hands.strip.left(sela_clock::now().utc_ms);
+        self.hands.store.strip(ended);
         if let Some(link) = self.hands.link.take() {
             link.close().await;
         }

@@ -96,6 +96,8 @@ impl Hands {
                 (None, _) | (_, None) => tracing::error!(lease = %award.lease, "an award that cannot be served"),
             },
             Dependent::Publish(event) => {
+                let entries = self.strip.published(sela_clock::now().utc_ms, &event);
+                self.store.strip(entries);
                 // Nobody may be listening.
                 drop(self.events.send(Arc::new(*event)));
             }

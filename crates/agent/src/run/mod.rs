@@ -9,6 +9,7 @@ mod messages;
 mod outbox;
 mod recovery;
 mod start;
+mod strip;
 mod timer;
 
 pub(crate) use start::{AgentOptions, nvml_library, run};

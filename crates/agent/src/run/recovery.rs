@@ -164,7 +164,10 @@ mod tests {
         let path = accounts::path(folder.path(), open[0].lease.lease);
         std::fs::write(path, serde_json::to_vec(&stop).expect("writes")).expect("written");
         fill_in(&mut open, &Swept::default(), folder.path()).await;
-        assert_eq!((open[0].thawed_ms, &open[0].cause), (Millis(12_345), &EndCause::AgentRestarted));
+        assert_eq!(
+            (open[0].thawed_ms, &open[0].cause),
+            (Millis(12_345), &EndCause::AgentRestarted)
+        );
     }
 
     #[test]

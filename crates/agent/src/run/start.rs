@@ -4,6 +4,7 @@ use super::agent_loop::{AgentLoop, Ears, Hands};
 use super::clock_of_today::today;
 use super::locks::{CardLocks, LockError, lock_file};
 use super::outbox::Outbox;
+use super::strip::StripRecorder;
 use super::{recovery, timer};
 use crate::api::{self, Agent};
 use crate::doctor;
@@ -128,6 +129,7 @@ pub(crate) async fn run(options: AgentOptions) -> anyhow::Result<()> {
         jobs,
         eyes,
         store,
+        strip: StripRecorder::default(),
         events,
         link: None,
         link_news,

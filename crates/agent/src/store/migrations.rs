@@ -75,8 +75,9 @@ pub(crate) const EARNINGS: Steps = &["
     CREATE TRIGGER pauses_kept BEFORE DELETE ON pauses BEGIN SELECT RAISE(ABORT, 'earnings are append only'); END;
 "];
 
-/// `telemetry.db`. `span_ms` is 60 000 or 3 600 000.
-pub(crate) const TELEMETRY: Steps = &["
+/// `telemetry.db`. `span_ms` is 60 000 or 3 600 000. `held` and `sold` are what the program wrote, as JSON; an open stretch goes on.
+pub(crate) const TELEMETRY: Steps = &[
+    "
     CREATE TABLE samples (
         number INTEGER PRIMARY KEY,
         gpu TEXT NOT NULL,
@@ -89,7 +90,29 @@ pub(crate) const TELEMETRY: Steps = &["
         UNIQUE (gpu, span_ms, at_utc_ms)
     ) STRICT;
     CREATE INDEX samples_by_age ON samples (span_ms, at_utc_ms);
-"];
+",
+    "
+    CREATE TABLE stretches (
+        number INTEGER PRIMARY KEY,
+        gpu TEXT NOT NULL,
+        from_utc_ms INTEGER NOT NULL,
+        to_utc_ms INTEGER NOT NULL CHECK (to_utc_ms >= from_utc_ms),
+        open INTEGER NOT NULL,
+        held TEXT,
+        sold TEXT
+    ) STRICT;
+    CREATE UNIQUE INDEX one_stretch_is_open ON stretches (gpu) WHERE open = 1;
+    CREATE INDEX stretches_by_end ON stretches (to_utc_ms);
+    CREATE TABLE yields (
+        number INTEGER PRIMARY KEY,
+        gpu TEXT NOT NULL,
+        at_utc_ms INTEGER NOT NULL,
+        entry TEXT NOT NULL,
+        UNIQUE (gpu, at_utc_ms)
+    ) STRICT;
+    CREATE INDEX yields_by_time ON yields (at_utc_ms);
+",
+];
 
 /// Brings a database to the newest layout, each step in a transaction of its own.
 ///

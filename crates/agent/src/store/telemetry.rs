@@ -1,8 +1,9 @@
-//! `telemetry.db`: what cards reported, as minutes and, once they are old, as hours. Prunable: nothing here is owed to
-//! anybody. Readings of one minute are gathered in memory and written once.
+//! `telemetry.db`: what cards reported, as minutes and, once they are old, as hours (the gap strip, which lies in the same
+//! file, is in `strip`). Prunable: nothing here is owed to anybody. Readings of one minute are gathered in memory and written once.
 
 use super::StoreError;
 use super::migrations::{TELEMETRY, migrate};
+use super::strip;
 use rusqlite::{Connection, params};
 use sela_protocol::card::CardReading;
 use sela_protocol::id::GpuUuid;
@@ -11,7 +12,7 @@ use sela_protocol::units::{Bytes, Celsius, Millis, Milliwatts, Percent, UtcMs};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const FILE: &str = "telemetry.db";
+pub(super) const FILE: &str = "telemetry.db";
 const MINUTE: Millis = Millis(60_000);
 const HOUR: Millis = Millis(3_600_000);
 /// Minutes become hours when they are older than a week; hours are kept for two years.
@@ -109,7 +110,7 @@ fn span_start(moment: UtcMs, span: Millis) -> UtcMs {
 /// The open database.
 #[derive(Debug)]
 pub(crate) struct TelemetryBook {
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 impl TelemetryBook {
@@ -155,7 +156,7 @@ impl TelemetryBook {
         transaction.commit().map_err(failed)
     }
 
-    /// Turns old minutes into hours and forgets the oldest hours.
+    /// Turns old minutes into hours, and forgets the oldest hours and what the strip shows of that time.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -182,6 +183,7 @@ impl TelemetryBook {
                 )
                 .map_err(failed)?;
         }
+        strip::forget(&transaction, UtcMs(past(KEEP_HOURS)))?;
         transaction.commit().map_err(failed)
     }
 
@@ -232,7 +234,7 @@ impl TelemetryBook {
     }
 }
 
-fn failed(source: rusqlite::Error) -> StoreError {
+pub(super) fn failed(source: rusqlite::Error) -> StoreError {
     StoreError::Database { file: FILE, source }
 }
 

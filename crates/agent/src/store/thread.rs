@@ -3,10 +3,11 @@
 
 use super::StoreError;
 use super::earnings::{EarningsBook, Entry, Recovered};
+use super::strip::StripEntry;
 use super::telemetry::{Minute, TelemetryBook};
 use sela_protocol::card::CardReading;
 use sela_protocol::envelope::PublicKey;
-use sela_protocol::local::{Earned, EarningsLine, JobLine, Page, Sample};
+use sela_protocol::local::{Earned, EarningsLine, JobLine, Page, Sample, StripRecord};
 use sela_protocol::units::UtcMs;
 use std::path::Path;
 use std::sync::mpsc;
@@ -34,6 +35,7 @@ enum Request {
     Append(u64, Box<Entry>),
     Sums,
     Readings(UtcMs, Vec<CardReading>),
+    Strip(Vec<StripEntry>),
     Prune(UtcMs),
     Read(Reading),
     /// Finish what was asked before, and end, though readers may still be there.
@@ -69,6 +71,7 @@ impl Store {
     ) -> Result<Opened, StoreError> {
         let earnings = EarningsBook::open(folder)?;
         let telemetry = TelemetryBook::open(folder)?;
+        telemetry.close_left_open()?;
         let recovered = earnings.recover(exchange)?;
         let (requests, received) = mpsc::channel();
         // Unbounded, but never long: one message a commit, and the loop reads them before anything that adds more.
@@ -109,6 +112,13 @@ impl Store {
     /// Hands over what the cards report.
     pub(crate) fn readings(&self, now: UtcMs, readings: Vec<CardReading>) {
         self.ask(Request::Readings(now, readings));
+    }
+
+    /// Hands over what became of the cards.
+    pub(crate) fn strip(&self, entries: Vec<StripEntry>) {
+        if !entries.is_empty() {
+            self.ask(Request::Strip(entries));
+        }
     }
 
     /// Lets the sums be computed anew (at midnight, say).
@@ -175,6 +185,14 @@ impl StoreReader {
             .await
     }
 
+    /// What became of the cards from `from` up to `to`, told at `now`.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(crate) async fn strip(&self, from: UtcMs, to: UtcMs, now: UtcMs) -> Result<StripRecord, StoreError> {
+        self.read(move |_, telemetry| telemetry.strip(from, to, now)).await
+    }
+
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&EarningsBook, &TelemetryBook) -> Result<T, StoreError> + Send + 'static,
@@ -206,9 +224,11 @@ impl Worker {
             let mut sort = |request| match request {
                 Request::Append(number, entry) => batch.push((number, *entry)),
                 Request::End => ends = true,
-                other @ (Request::Sums | Request::Readings(..) | Request::Prune(_) | Request::Read(_)) => {
-                    later.push(other);
-                }
+                other @ (Request::Sums
+                | Request::Readings(..)
+                | Request::Strip(_)
+                | Request::Prune(_)
+                | Request::Read(_)) => later.push(other),
             };
             sort(first);
             requests.try_iter().for_each(sort);
@@ -258,6 +278,11 @@ impl Worker {
                 let samples = self.minute.add(now, &readings);
                 if let Err(error) = self.telemetry.keep(&samples) {
                     tracing::warn!(%error, "a minute of readings was not kept");
+                }
+            }
+            Request::Strip(entries) => {
+                if let Err(error) = self.telemetry.keep_strip(&entries) {
+                    tracing::warn!(%error, "what became of the cards was not kept");
                 }
             }
             Request::Prune(now) => {
