@@ -90,6 +90,11 @@ impl Folders {
         self.runtime.join("agent.sock")
     }
 
+    /// The file that holds the token of the agent's page.
+    pub(crate) fn token(&self) -> PathBuf {
+        self.runtime.join("token")
+    }
+
     /// An agent that answers is another run that is still up.
     fn refuse_if_in_use(&self) -> anyhow::Result<()> {
         if std::os::unix::net::UnixStream::connect(self.socket()).is_ok() {

@@ -7,6 +7,7 @@ mod cards;
 mod folders;
 mod jobs;
 mod operator;
+mod page;
 mod parties;
 mod stop;
 mod story;
@@ -45,6 +46,9 @@ pub(crate) fn run(places: &Places, once: bool) -> anyhow::Result<ExitCode> {
     setup::ensure(places, Purpose::Run)?;
     let story = Story::begin();
     story.tell("building the programs and the two images");
+    if !once {
+        page::build(places)?;
+    }
     commands::run(&mut commands::cargo(
         places,
         [
@@ -62,13 +66,13 @@ pub(crate) fn run(places: &Places, once: bool) -> anyhow::Result<ExitCode> {
     let images = Images::build(places)?;
     let folders = Folders::make(places)?;
     let mut processes = Processes::new(folders.logs.clone())?;
-    let parties = Parties::start(places, &folders, &mut processes, &story, &stop)?;
+    let parties = Parties::start(places, &folders, &mut processes, &story, &stop, !once)?;
     let jobs = submit(&parties, &images, &folders, &story)?;
     let views = watch(&parties, jobs, &mut processes, &story, &stop)?;
     tell_results(&parties, &views)?;
     tell_money(&parties, &views, &stop)?;
     if !once {
-        tell_how_to_look_further(&parties, &folders);
+        tell_how_to_look_further(&parties, &folders)?;
         while !stop.is_asked() {
             processes.all_run()?;
             std::thread::sleep(LOOK);
@@ -252,7 +256,11 @@ fn name(view: &JobView) -> &str {
     view.spec.name.as_deref().unwrap_or("a job without a name")
 }
 
-fn tell_how_to_look_further(parties: &Parties, folders: &Folders) {
+fn tell_how_to_look_further(parties: &Parties, folders: &Folders) -> anyhow::Result<()> {
+    if let Some(listens) = &parties.owner.listens {
+        heading("look at the owner's page in a browser");
+        println!("{}", page::address(folders, listens)?);
+    }
     heading("look further, in a second terminal");
     let variables: Vec<_> = folders
         .variables()
@@ -268,4 +276,5 @@ fn tell_how_to_look_further(parties: &Parties, folders: &Folders) {
         folders.tenant.display()
     );
     println!("\nlogs: {}\nCtrl-C ends everything.", folders.logs.display());
+    Ok(())
 }

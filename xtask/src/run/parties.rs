@@ -13,6 +13,7 @@ use crate::processes::Processes;
 use crate::run::cards::Cards;
 use crate::run::folders::Folders;
 use crate::run::operator::Operator;
+use crate::run::page;
 use crate::run::stop::Stop;
 use crate::run::story::Story;
 use crate::run::tenant::Tenant;
@@ -35,10 +36,12 @@ pub(crate) struct Owner {
     /// The program `sela`.
     pub(crate) sela: PathBuf,
     variables: Vec<(&'static str, PathBuf)>,
+    /// Where the agent serves the owner's page, if it does.
+    pub(crate) listens: Option<String>,
 }
 
 impl Parties {
-    /// Starts them one after another.
+    /// Starts them one after another. `with_page`: the agent also serves the owner's page on loopback.
     ///
     /// # Errors
     /// If one does not come up, with the end of its log.
@@ -48,6 +51,7 @@ impl Parties {
         processes: &mut Processes,
         story: &Story,
         stop: &Stop,
+        with_page: bool,
     ) -> anyhow::Result<Self> {
         let cards = Cards::find(&folders.lab)?;
         let lab = cards.are_simulated() || !cgroups_are_v2();
@@ -71,11 +75,19 @@ impl Parties {
         let invited = operator.owner("the owner of this machine")?;
         std::fs::write(folders.settings(), settings(&url, &invited.invitation)).context("cannot write agent.toml")?;
         let variables = folders.variables().map(|(name, path)| (name, path.to_owned())).to_vec();
-        let owner = Owner { sela, variables };
+        let listens = with_page.then(page::free_address).transpose()?;
+        let owner = Owner {
+            sela,
+            variables,
+            listens,
+        };
         let mut agent = owner.command(&["agent", "run"]);
         cards.show_to(places, &mut agent);
         if lab {
             agent.arg("--lab");
+        }
+        if let Some(address) = &owner.listens {
+            agent.args(["--listen", address]);
         }
         processes.start("agent", &mut agent)?;
         stop.wait("the agent", Duration::from_secs(30), || {
