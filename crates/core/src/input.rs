@@ -175,8 +175,9 @@ pub enum LeaseEvent {
     Uploaded {
         /// The tar of `/out`, if there was anything in it.
         output: Option<BlobId>,
-        /// What could not be stored, for the owner's log.
-        problem: Option<String>,
+        /// Why what the job left in `/out` is not stored, if it is not: a [`EndCause::JobFault`] where it was too much, a
+        /// [`EndCause::NodeFault`] where it could not be brought to the exchange.
+        problem: Option<EndCause>,
     },
 }
 

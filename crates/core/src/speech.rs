@@ -243,7 +243,7 @@ impl State {
             lasted: now.utc_ms.since(recovered.lease.accepted_utc_ms),
         };
         self.note(note, effects);
-        self.close(ended, effects);
+        self.close(ended, false, effects);
     }
 }
 

@@ -15,8 +15,8 @@ use sela_protocol::units::Now;
 
 impl State {
     pub(crate) fn lease_event(&mut self, id: LeaseId, event: LeaseEvent, now: Now, effects: &mut Vec<Effect>) {
-        if let LeaseEvent::Uploaded { output, problem: _ } = event {
-            self.uploaded(id, output, effects);
+        if let LeaseEvent::Uploaded { output, problem } = event {
+            self.uploaded(id, output, problem, effects);
             return;
         }
         if let LeaseEvent::CheckpointStored { blob, thawed_ms } = event
@@ -114,18 +114,26 @@ impl State {
         }
     }
 
-    fn uploaded(&mut self, id: LeaseId, output: Option<BlobId>, effects: &mut Vec<Effect>) {
+    fn uploaded(&mut self, id: LeaseId, output: Option<BlobId>, problem: Option<EndCause>, effects: &mut Vec<Effect>) {
         if let Some(mut ended) = self.uploading.remove(&id) {
             ended.output = output;
-            self.close(ended, effects);
+            let closing_note_is_due = at_once(&ended.cause).is_none();
+            // A job that ended by itself is done only with what it made; any other cause stands as it is.
+            if let Some(problem) = problem
+                && closing_note_is_due
+            {
+                ended.note.closing = Some(problem.clone());
+                ended.cause = problem;
+            }
+            self.close(ended, closing_note_is_due, effects);
         }
     }
 
-    /// Writes down that a lease has ended and reports it.
-    pub(crate) fn close(&mut self, ended: UnsettledLease, effects: &mut Vec<Effect>) {
+    /// Writes down that a lease has ended and reports it, with its closing note where that was not written at once.
+    pub(crate) fn close(&mut self, ended: UnsettledLease, closing_note_is_due: bool, effects: &mut Vec<Effect>) {
         // First of all what says where the output is: a closing note alone would let the job pass for done without it.
         effects.push(Effect::Append(Record::Closed(ended.clone())));
-        if at_once(&ended.cause).is_none() {
+        if closing_note_is_due {
             self.note(ended.note.clone(), effects);
         }
         self.say_result(&ended, effects);

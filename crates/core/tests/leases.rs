@@ -239,6 +239,47 @@ fn a_refused_message_ends_no_job() {
 }
 
 #[test]
+fn a_job_whose_output_cannot_be_stored_is_not_done_and_is_billed_on_the_account_of_whose_fault_it_is() {
+    let faults = [
+        EndCause::NodeFault {
+            message: "the exchange takes nothing".into(),
+        },
+        EndCause::JobFault {
+            message: "/out holds more than it may".into(),
+        },
+    ];
+    for fault in faults {
+        let mut world = World::new();
+        let lease = world.running();
+        let exited = EndCause::Exited { code: 0 };
+        world.event(
+            lease,
+            LeaseEvent::Ended {
+                cause: exited,
+                thawed_ms: Millis(9),
+                frozen_ms: Millis(0),
+            },
+        );
+        world.card_use(lease, 0, 0);
+        world.drain();
+        world.event(
+            lease,
+            LeaseEvent::Uploaded {
+                output: None,
+                problem: Some(fault.clone()),
+            },
+        );
+        let expected = [
+            format!("record closed {fault:?}"),
+            format!("record note 9 0 closing {fault:?}"),
+            "say meter 9".to_owned(),
+            format!("say result {fault:?} output false"),
+        ];
+        assert_eq!(world.drain(), expected);
+    }
+}
+
+#[test]
 fn quitting_ends_the_job_first() {
     let mut world = World::new();
     let lease = world.running();

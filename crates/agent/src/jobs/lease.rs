@@ -79,9 +79,6 @@ impl LeaseTask {
             None => (None, None),
         };
         log.finish().await;
-        if let Some(problem) = &problem {
-            tracing::warn!(problem, "not all that the job left could be stored");
-        }
         if let Err(error) = tokio::fs::remove_dir_all(&folder).await
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -341,22 +338,24 @@ impl LeaseTask {
         }
     }
 
-    async fn store(&self, results: &Results<'_>, left: Left) -> (Option<sela_protocol::blob::BlobId>, Option<String>) {
-        let mut problems = Vec::new();
+    async fn store(
+        &self,
+        results: &Results<'_>,
+        left: Left,
+    ) -> (Option<sela_protocol::blob::BlobId>, Option<EndCause>) {
         let thawed_ms = left.stop.map_or(Millis(0), |stop| stop.thawed_ms);
         match results.store("/checkpoint", left.checkpoint).await {
             Ok(Some(blob)) => self.report(LeaseEvent::CheckpointStored { blob, thawed_ms }).await,
             Ok(None) => {}
-            Err(problem) => problems.push(problem),
+            Err(problem) => tracing::warn!(?problem, "the last checkpoint is not stored; the one before stands"),
         }
-        let output = match results.store("/out", left.outputs).await {
-            Ok(output) => output,
+        match results.store("/out", left.outputs).await {
+            Ok(output) => (output, None),
             Err(problem) => {
-                problems.push(problem);
-                None
+                tracing::warn!(?problem, "what the job made is not stored");
+                (None, Some(problem))
             }
-        };
-        (output, (!problems.is_empty()).then(|| problems.join("; ")))
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::market::{Blobs, TransferError};
 use sela_core::{Input, LeaseEvent};
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::LeaseId;
+use sela_protocol::lease::EndCause;
 use sela_protocol::units::Millis;
 use sela_sandbox::keeper::wire::{Archive, Collected};
 use tokio::sync::mpsc;
@@ -18,16 +19,20 @@ impl Results<'_> {
     /// Stores what was collected of a folder; gives its address if there was anything.
     ///
     /// # Errors
-    /// In words, for the owner's log.
-    pub(super) async fn store(&self, folder: &str, collected: Collected) -> Result<Option<BlobId>, String> {
+    /// On whose account it goes, in words for tenant and owner.
+    pub(super) async fn store(&self, folder: &str, collected: Collected) -> Result<Option<BlobId>, EndCause> {
         match collected {
             Collected::Nothing => Ok(None),
-            Collected::Refused { why } => Err(format!("{folder}: {why}")),
+            Collected::Refused { why } => Err(EndCause::JobFault {
+                message: format!("{folder}: {why}"),
+            }),
             Collected::Archived { archive } => {
                 let stored = self.store_archive(&archive).await;
                 stored
                     .map(|()| Some(archive.blob))
-                    .map_err(|error| format!("{folder}: {error}"))
+                    .map_err(|error| EndCause::NodeFault {
+                        message: format!("{folder}: {error}"),
+                    })
             }
         }
     }
