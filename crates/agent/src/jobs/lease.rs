@@ -76,7 +76,9 @@ impl LeaseTask {
         checkpoints.finish().await;
         let (output, problem) = match left {
             Some(left) => self.store(&results, left).await,
-            None => (None, None),
+            // Only a keeper that lived to the end tells what the job made. For a job that never ran, or that was ended, this says
+            // nothing new; one that ended by itself is not done without what it made.
+            None => (None, Some(lost_with_its_keeper())),
         };
         log.finish().await;
         if let Err(error) = tokio::fs::remove_dir_all(&folder).await
@@ -284,11 +286,12 @@ impl LeaseTask {
     /// A keeper that dies takes its job with it (PDEATHSIG, PID namespace). What is known of the job's time is what it reported
     /// or wrote down last.
     async fn keeper_died(&self, course: &Course, why: &str) -> Option<Left> {
+        self.sweep().await;
         if course.stopped {
+            tracing::error!(why, "the job's keeper died before it had collected what the job left");
             return None;
         }
         tracing::error!(why, "the job's keeper died, and the job with it");
-        self.sweep().await;
         let account = super::plan::account(&self.workshop, self.award.lease);
         if let Some(stop) = crate::run::accounts::read(&account) {
             self.stopped(stop, &mut Course::default()).await;
@@ -378,5 +381,12 @@ async fn told_to_end(orders: &mut mpsc::UnboundedReceiver<LeaseOrder>) -> EndCau
             ) => {}
             None => return EndCause::Shutdown,
         }
+    }
+}
+
+/// Why a job that ended by itself has nothing to show.
+fn lost_with_its_keeper() -> EndCause {
+    EndCause::NodeFault {
+        message: "the job's keeper died before what the job made was collected".into(),
     }
 }
