@@ -11,7 +11,6 @@
 //! Anybody may read and write it: a lab is no boundary. Of it, a job sees one device node and nothing else.
 
 use crate::faults::Faults;
-use crate::node;
 use crate::plan::{CardPlan, PlanError};
 use serde::{Deserialize, Serialize};
 use std::fs::Permissions;
@@ -64,11 +63,6 @@ pub enum LabError {
         /// Where and why.
         message: String,
     },
-    /// The kernel lists locks of this file system under another device number than `stat` gives.
-    #[error(
-        "{0}: this file system hides which process holds a lock (btrfs and some overlays do); choose a folder on ext4, xfs or tmpfs"
-    )]
-    FileSystem(PathBuf),
 }
 
 impl Lab {
@@ -93,7 +87,6 @@ impl Lab {
             folder: std::path::absolute(folder).map_err(at(folder))?,
             cards: cards.to_vec(),
         };
-        check_that_locks_show(&lab.folder.join("dev"))?;
         for (minor, card) in lab.cards.iter().enumerate() {
             make_node(&lab.device_node(minor), card)?;
             write_whole(&lab.state_file(card, "lock"), &[])?;
@@ -162,26 +155,6 @@ fn make_node(path: &Path, card: &CardPlan) -> Result<(), LabError> {
     let node = std::fs::File::create(path).map_err(at(path))?;
     node.set_len(card.allocatable_mib()).map_err(at(path))?;
     node.set_permissions(Permissions::from_mode(0o666)).map_err(at(path))
-}
-
-/// Takes a lock and looks for itself in the kernel's table: on a file system where that fails no holder would ever show.
-fn check_that_locks_show(folder: &Path) -> Result<(), LabError> {
-    let probe = folder.join(format!(".probe-{}", std::process::id()));
-    let file = std::fs::File::create(&probe).map_err(at(&probe))?;
-    let seen = (|| {
-        file.set_len(1)?;
-        let allocation = node::Allocation::take(&probe, 1).map_err(io::Error::other)?;
-        let holders = node::holders(&probe)?;
-        drop(allocation);
-        Ok(holders.iter().any(|holder| holder.pid == std::process::id()))
-    })()
-    .map_err(at(&probe));
-    std::fs::remove_file(&probe).map_err(at(&probe))?;
-    if seen? {
-        Ok(())
-    } else {
-        Err(LabError::FileSystem(folder.to_owned()))
-    }
 }
 
 /// Writes a file so that a reader sees the old text or the new one, never half.

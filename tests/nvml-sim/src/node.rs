@@ -3,13 +3,18 @@
 //! listing their holders live here; what they mean for a card lives in `card`.
 //!
 //! A process that holds memory must not open and close the same node a second time: closing any descriptor of a file drops
-//! all POSIX locks that the process has on it. So the driver only ever calls `stat` on a node, and allocates nothing.
+//! all POSIX locks that the process has on it. So the driver never closes a node that it has opened to ask who holds memory, and
+//! allocates nothing.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where the marks of graphics contexts begin: one byte at this offset plus the process id, above any memory, says that the
 /// process draws.
@@ -77,7 +82,7 @@ impl Allocation {
 /// A process that holds memory of a card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// In the PID namespace of the `/proc` that is mounted.
+    /// In the PID namespace of whoever asks.
     pub pid: u32,
     /// MiB held.
     pub mib: u64,
@@ -85,68 +90,89 @@ pub struct Holder {
     pub graphics: bool,
 }
 
-/// All processes that hold memory of the card behind `node`, as the kernel's lock table lists them, by id. Holders that the
-/// reader's PID namespace cannot see are not listed: inside a container one sees only one's own.
+/// All processes that hold memory of the card behind `node`, by id. Holders that this process's PID namespace cannot see are not
+/// listed: inside a container one sees only one's own.
+///
+/// Asks the kernel range by range and not `/proc/locks`: that table is handed out a page at a time, and a lock that somebody
+/// drops between two pages, on any file of the machine, makes the next page skip another one.
 pub fn holders(node: &Path) -> io::Result<Vec<Holder>> {
-    let metadata = std::fs::metadata(node)?;
-    let file = LockedFile {
-        major: rustix::fs::major(metadata.dev()),
-        minor: rustix::fs::minor(metadata.dev()),
-        inode: metadata.ino(),
-    };
-    Ok(read_lock_table(
-        &std::fs::read_to_string("/proc/locks")?,
-        file,
-        metadata.len(),
-    ))
-}
-
-/// A file as `/proc/locks` names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct LockedFile {
-    major: u32,
-    minor: u32,
-    inode: u64,
-}
-
-/// Lines read `1: POSIX  ADVISORY  WRITE 4558 fe:00:1941505 0 EOF`; a waiter's has `->` after the number.
-fn read_lock_table(table: &str, file: LockedFile, node_length: u64) -> Vec<Holder> {
+    let node = look_at(node)?;
+    let memory = 0..node.metadata()?.len();
     let mut holders: Vec<Holder> = Vec::new();
-    for line in table.lines() {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let &[_, "POSIX", _, "WRITE", pid, place, start, end] = fields.as_slice() else {
+    let mut unsearched = vec![memory];
+    while let Some(within) = unsearched.pop() {
+        let Some(held) = some_held(&node, &within)? else {
             continue;
         };
-        if parse_place(place) != Some(file) {
-            continue;
-        }
-        let (Ok(pid), Ok(start)) = (pid.parse::<u32>(), start.parse::<u64>()) else {
+        let part = held.range.start.max(within.start)..held.range.end.min(within.end);
+        unsearched.push(within.start..part.start);
+        unsearched.push(part.end..within.end);
+        let Some(pid) = held.pid else {
             continue;
         };
-        // The table's end is inclusive, and "EOF" for a lock without one.
-        let end = end.parse::<u64>().map_or(u64::MAX, |last| last.saturating_add(1));
-        let mib = end.min(node_length).saturating_sub(start);
-        let graphics = start == GRAPHICS_MARKS + u64::from(pid);
+        let mib = part.end - part.start;
         match holders.iter_mut().find(|holder| holder.pid == pid) {
-            Some(holder) => {
-                holder.mib += mib;
-                holder.graphics |= graphics;
+            Some(holder) => holder.mib += mib,
+            None => {
+                let mark = GRAPHICS_MARKS + u64::from(pid);
+                let graphics = some_held(&node, &(mark..mark + 1))?.is_some();
+                holders.push(Holder { pid, mib, graphics });
             }
-            None => holders.push(Holder { pid, mib, graphics }),
         }
     }
-    holders.retain(|holder| holder.mib > 0);
     holders.sort_by_key(|holder| holder.pid);
-    holders
+    Ok(holders)
 }
 
-fn parse_place(place: &str) -> Option<LockedFile> {
-    let mut parts = place.split(':');
-    Some(LockedFile {
-        major: u32::from_str_radix(parts.next()?, 16).ok()?,
-        minor: u32::from_str_radix(parts.next()?, 16).ok()?,
-        inode: parts.next()?.parse().ok()?,
-    })
+/// The node, open for questions about its locks. It stays open until the process ends: closing it would drop the memory that
+/// this very process may hold.
+fn look_at(node: &Path) -> io::Result<Arc<File>> {
+    static LOOKED_AT: Mutex<BTreeMap<(u64, u64), Arc<File>>> = Mutex::new(BTreeMap::new());
+    let metadata = std::fs::metadata(node)?;
+    let mut looked_at = LOOKED_AT.lock().unwrap_or_else(PoisonError::into_inner);
+    match looked_at.entry((metadata.dev(), metadata.ino())) {
+        Entry::Occupied(known) => Ok(Arc::clone(known.get())),
+        Entry::Vacant(vacant) => Ok(Arc::clone(vacant.insert(Arc::new(File::open(node)?)))),
+    }
+}
+
+/// A stretch of a node that somebody holds.
+struct Held {
+    range: Range<u64>,
+    /// `None` where the holder is no process that this one can see.
+    pid: Option<u32>,
+}
+
+/// Any one of the stretches that reach into `within`; its own ends may lie outside. This process's own count too: the question
+/// is put for the open file and not for the process.
+fn some_held(node: &File, within: &Range<u64>) -> io::Result<Option<Held>> {
+    if within.is_empty() {
+        return Ok(None);
+    }
+    let answer = ask(node, libc::F_OFD_GETLK, within.start, within.end - within.start)?;
+    Ok(answer.map(|answer| Held {
+        range: locked_range(&answer),
+        pid: u32::try_from(answer.l_pid).ok().filter(|&pid| pid != 0),
+    }))
+}
+
+/// What the kernel says stands in the way of a write lock on `length` bytes from `start`, if anything does.
+fn ask(node: &File, command: libc::c_int, start: u64, length: u64) -> io::Result<Option<libc::flock>> {
+    let mut request = write_lock(start, length)?;
+    // SAFETY: the descriptor is open for as long as `node` lives and `request` is a valid `flock` in both directions.
+    if unsafe { libc::fcntl(node.as_raw_fd(), command, &raw mut request) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((i32::from(request.l_type) != libc::F_UNLCK).then_some(request))
+}
+
+/// A length of 0 reaches to the end of any file.
+fn locked_range(lock: &libc::flock) -> Range<u64> {
+    let start = u64::try_from(lock.l_start).unwrap_or(0);
+    match u64::try_from(lock.l_len).unwrap_or(0) {
+        0 => start..u64::MAX,
+        length => start..start.saturating_add(length),
+    }
 }
 
 /// Start of the first free range of `mib` bytes, if any, and the length of the largest free range seen on the way.
@@ -174,26 +200,19 @@ fn first_taken(node: &File, start: u64, length: u64) -> io::Result<Option<(u64, 
     let mut found = None;
     let mut length = length;
     while length > 0 {
-        let mut request = range(start, length)?;
-        // SAFETY: the descriptor is open for as long as `node` lives and `request` is a valid `flock` in both directions.
-        if unsafe { libc::fcntl(node.as_raw_fd(), libc::F_GETLK, &raw mut request) } == -1 {
-            return Err(io::Error::last_os_error());
-        }
-        if i32::from(request.l_type) == libc::F_UNLCK {
+        let Some(answer) = ask(node, libc::F_GETLK, start, length)? else {
             break;
-        }
-        let from = u64::try_from(request.l_start).unwrap_or(0);
-        let held = u64::try_from(request.l_len).unwrap_or(0);
-        let to = if held == 0 { u64::MAX } else { from.saturating_add(held) };
-        found = Some((from, to));
-        length = from.saturating_sub(start);
+        };
+        let taken = locked_range(&answer);
+        found = Some((taken.start, taken.end));
+        length = taken.start.saturating_sub(start);
     }
     Ok(found)
 }
 
 /// Whether the range is ours now; `false` where another process has part of it.
 fn lock(node: &File, start: u64, length: u64) -> io::Result<bool> {
-    let mut request = range(start, length)?;
+    let mut request = write_lock(start, length)?;
     // SAFETY: the descriptor is open for as long as `node` lives and `request` is a valid `flock`.
     if unsafe { libc::fcntl(node.as_raw_fd(), libc::F_SETLK, &raw mut request) } == 0 {
         return Ok(true);
@@ -205,7 +224,7 @@ fn lock(node: &File, start: u64, length: u64) -> io::Result<bool> {
     }
 }
 
-fn range(start: u64, length: u64) -> io::Result<libc::flock> {
+fn write_lock(start: u64, length: u64) -> io::Result<libc::flock> {
     let offset = |value: u64| libc::off_t::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     // SAFETY: `flock` is plain numbers, for which all zero bits are a valid value; padding differs between targets.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
@@ -214,50 +233,4 @@ fn range(start: u64, length: u64) -> io::Result<libc::flock> {
     request.l_start = offset(start)?;
     request.l_len = offset(length)?;
     Ok(request)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const FILE: LockedFile = LockedFile {
-        major: 0xfe,
-        minor: 0,
-        inode: 42,
-    };
-
-    fn check(table: &str, expected: &[(u32, u64, bool)]) {
-        let found: Vec<(u32, u64, bool)> = read_lock_table(table, FILE, 1000)
-            .into_iter()
-            .map(|holder| (holder.pid, holder.mib, holder.graphics))
-            .collect();
-        assert_eq!(found, expected, "{table}");
-    }
-
-    #[test]
-    fn the_lock_table_tells_who_holds_how_much() {
-        check("", &[]);
-        check("1: POSIX  ADVISORY  WRITE 7 fe:00:42 0 511\n", &[(7, 512, false)]);
-        check("1: POSIX  ADVISORY  WRITE 7 fe:00:42 990 EOF\n", &[(7, 10, false)]);
-        check("1: POSIX  ADVISORY  WRITE 7 fe:00:42 990 5000\n", &[(7, 10, false)]);
-        check(
-            "1: POSIX  ADVISORY  WRITE 9 fe:00:42 0 9\n2: POSIX  ADVISORY  WRITE 7 fe:00:42 10 19\n3: POSIX  ADVISORY  WRITE 9 fe:00:42 30 39\n",
-            &[(7, 10, false), (9, 20, false)],
-        );
-        check(
-            "1: POSIX  ADVISORY  WRITE 7 fe:00:42 0 9\n2: POSIX  ADVISORY  WRITE 7 fe:00:42 1099511627783 1099511627783\n",
-            &[(7, 10, true)],
-        );
-    }
-
-    #[test]
-    fn locks_of_other_files_kinds_and_waiters_hold_nothing() {
-        check("1: POSIX  ADVISORY  WRITE 7 fe:00:43 0 9\n", &[]);
-        check("1: POSIX  ADVISORY  WRITE 7 fd:00:42 0 9\n", &[]);
-        check("1: POSIX  ADVISORY  READ  7 fe:00:42 0 9\n", &[]);
-        check("1: FLOCK  ADVISORY  WRITE 7 fe:00:42 0 EOF\n", &[]);
-        check("1: OFDLCK ADVISORY  WRITE -1 fe:00:42 0 9\n", &[]);
-        check("1: -> POSIX  ADVISORY  WRITE 7 fe:00:42 0 9\n", &[]);
-        check("1: POSIX  ADVISORY  WRITE 7 fe:00:42 2000 2009\n", &[]);
-    }
 }
