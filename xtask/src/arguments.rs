@@ -68,6 +68,8 @@ pub(crate) enum Purpose {
     QuickTest,
     /// `cargo xtask run`.
     Run,
+    /// `cargo xtask run` where there is a display to open the window on.
+    RunInWindow,
     /// `cargo xtask test`.
     Test,
     /// `cargo xtask bench`.
@@ -81,7 +83,7 @@ impl Purpose {
     pub(crate) fn verb(self) -> &'static str {
         match self {
             Purpose::QuickTest => "test --quick",
-            Purpose::Run => "run",
+            Purpose::Run | Purpose::RunInWindow => "run",
             Purpose::Test => "test",
             Purpose::Bench => "bench",
             Purpose::Soak => "soak",
@@ -94,6 +96,8 @@ impl Purpose {
 pub(crate) enum BenchName {
     /// The idle agent beside BOINC's client: memory, processor time, wake-ups.
     Agent,
+    /// The desktop app with its agent: time until the window shows it, and what both cost with the window shown and closed.
+    Desktop,
 }
 
 impl BenchName {
@@ -101,6 +105,7 @@ impl BenchName {
     pub(crate) fn file_stem(self) -> &'static str {
         match self {
             BenchName::Agent => "agent",
+            BenchName::Desktop => "desktop",
         }
     }
 }
@@ -154,6 +159,13 @@ mod tests {
                 Verb::Bench {
                     name: BenchName::Agent,
                     record: true,
+                },
+            ),
+            (
+                "bench desktop",
+                Verb::Bench {
+                    name: BenchName::Desktop,
+                    record: false,
                 },
             ),
             (

@@ -16,6 +16,7 @@ mod arguments;
 mod bench;
 mod bindings;
 mod commands;
+mod page;
 mod places;
 mod processes;
 #[cfg(target_os = "linux")]

@@ -23,7 +23,6 @@ pub(crate) struct Processes {
 struct Process {
     name: &'static str,
     child: Child,
-    log: PathBuf,
 }
 
 impl Processes {
@@ -50,7 +49,7 @@ impl Processes {
             .spawn()
             .with_context(|| format!("cannot start {name} ({})", command.get_program().display()))?;
         let id = child.id();
-        self.running.push(Process { name, child, log });
+        self.running.push(Process { name, child });
         Ok(id)
     }
 
@@ -64,21 +63,29 @@ impl Processes {
     /// # Errors
     /// Names the first that ended, with the end of its log.
     pub(crate) fn all_run(&mut self) -> anyhow::Result<()> {
-        for process in &mut self.running {
-            if let Some(status) = process
-                .child
-                .try_wait()
-                .with_context(|| format!("cannot ask after {}", process.name))?
-            {
-                bail!(
-                    "{} ended with {status}; the end of {}:\n{}",
-                    process.name,
-                    process.log.display(),
-                    tail(&process.log)
-                );
-            }
+        if let Some((name, status)) = self.first_ended()? {
+            let log = self.log(name);
+            bail!(
+                "{name} ended with {status}; the end of {}:\n{}",
+                log.display(),
+                tail(&log)
+            );
         }
         Ok(())
+    }
+
+    /// The first that has ended by itself, and how.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub(crate) fn first_ended(&mut self) -> anyhow::Result<Option<(&'static str, ExitStatus)>> {
+        for process in &mut self.running {
+            let status = process.child.try_wait();
+            if let Some(status) = status.with_context(|| format!("cannot ask after {}", process.name))? {
+                return Ok(Some((process.name, status)));
+            }
+        }
+        Ok(None)
     }
 
     /// Ends all, the last that was started first, and gives how each ended.

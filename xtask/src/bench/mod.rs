@@ -4,6 +4,8 @@
 
 #[cfg(target_os = "linux")]
 mod agent;
+#[cfg(target_os = "linux")]
+mod desktop;
 #[cfg(any(target_os = "linux", test))]
 mod process;
 
@@ -63,6 +65,7 @@ pub(crate) fn bench(places: &Places, name: BenchName, record: bool) -> anyhow::R
 fn measure(places: &Places, name: BenchName) -> anyhow::Result<Measured> {
     match name {
         BenchName::Agent => agent::measure(places),
+        BenchName::Desktop => desktop::measure(places),
     }
 }
 

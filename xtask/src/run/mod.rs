@@ -13,6 +13,7 @@ mod stop;
 mod story;
 mod tenant;
 mod typed;
+mod window;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ use folders::Folders;
 use parties::{FUNDS, Parties};
 use stop::{LOOK, Stop};
 use story::{Story, heading};
+use window::Window;
 
 /// Both jobs together take a few minutes on two cores; much more means that something hangs.
 const LONGEST: Duration = Duration::from_secs(20 * 60);
@@ -43,11 +45,20 @@ const LONGEST: Duration = Duration::from_secs(20 * 60);
 /// If something does not start, ends early, takes too long, or does not add up.
 pub(crate) fn run(places: &Places, once: bool) -> anyhow::Result<ExitCode> {
     let stop = Stop::on_interrupt()?;
-    setup::ensure(places, Purpose::Run)?;
+    let with_window = !once && window::is_possible();
+    let purpose = if with_window {
+        Purpose::RunInWindow
+    } else {
+        Purpose::Run
+    };
+    setup::ensure(places, purpose)?;
     let story = Story::begin();
     story.tell("building the programs and the two images");
     if !once {
-        page::build(places)?;
+        crate::page::build(places)?;
+    }
+    if with_window {
+        window::build(places)?;
     }
     commands::run(&mut commands::cargo(
         places,
@@ -67,16 +78,16 @@ pub(crate) fn run(places: &Places, once: bool) -> anyhow::Result<ExitCode> {
     let folders = Folders::make(places)?;
     let mut processes = Processes::new(folders.logs.clone())?;
     let parties = Parties::start(places, &folders, &mut processes, &story, &stop, !once)?;
+    let mut window = with_window
+        .then(|| Window::open(places, &parties.owner, folders.logs.clone()))
+        .transpose()?;
     let jobs = submit(&parties, &images, &folders, &story)?;
     let views = watch(&parties, jobs, &mut processes, &story, &stop)?;
     tell_results(&parties, &views)?;
     tell_money(&parties, &views, &stop)?;
     if !once {
         tell_how_to_look_further(&parties, &folders)?;
-        while !stop.is_asked() {
-            processes.all_run()?;
-            std::thread::sleep(LOOK);
-        }
+        stay_up(&mut processes, &mut window, &story, &stop)?;
         println!();
     }
     story.tell("ending the agent, then the exchange");
@@ -88,6 +99,27 @@ pub(crate) fn run(places: &Places, once: bool) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Until Ctrl-C, or until the owner quits from the tray, which ends the agent too.
+fn stay_up(processes: &mut Processes, window: &mut Option<Window>, story: &Story, stop: &Stop) -> anyhow::Result<()> {
+    while !stop.is_asked() {
+        match processes.first_ended()? {
+            Some(("agent", status)) if status.success() => {
+                story.tell("the owner has quit");
+                return Ok(());
+            }
+            Some(_) => processes.all_run()?,
+            None => {}
+        }
+        if let Some(open) = window
+            && !open.is_up(story)?
+        {
+            *window = None;
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
 }
 
 /// The archives of the two images.

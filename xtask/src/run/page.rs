@@ -1,33 +1,10 @@
-//! The owner's page in a browser: built before the programs, since the agent has it built in, and told with its token when
-//! everything is up. A machine without npm runs the path all the same.
+//! Where the owner's page is to be had in a browser: the address with the token that opens it.
 
 use std::net::TcpListener;
-use std::process::Command;
 
 use anyhow::Context;
 
-use crate::commands;
-use crate::places::Places;
 use crate::run::folders::Folders;
-use crate::setup;
-
-/// Builds the page. Without npm the agent says on its page how to build it.
-///
-/// # Errors
-/// If npm is there and fails.
-pub(crate) fn build(places: &Places) -> anyhow::Result<()> {
-    let Ok(npm) = setup::program("npm") else {
-        println!("npm is not here, so the owner's page is left out: install Node 20 to have it");
-        return Ok(());
-    };
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(&npm);
-        command.current_dir(&places.root).args(arguments).env("NO_COLOR", "1");
-        commands::run(&mut command)
-    };
-    run(&["ci", "--no-audit", "--no-fund", "--silent"])?;
-    run(&["run", "--silent", "build"])
-}
 
 /// An address of this machine that nobody listens at now.
 ///

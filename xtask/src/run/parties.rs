@@ -136,6 +136,13 @@ impl Owner {
         command
     }
 
+    /// The desktop app as the owner starts it. The run's folders are its own, so it is no second start of an app that is installed here.
+    pub(crate) fn window(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.variables.iter().map(|(name, path)| (name, path)));
+        command
+    }
+
     /// What each lease earned.
     pub(crate) fn earnings(&self) -> anyhow::Result<Vec<EarningsLine>> {
         let page: Page<EarningsLine> = typed::ask(&mut self.command(&["earnings", "--json"]))?;

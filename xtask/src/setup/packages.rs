@@ -39,10 +39,11 @@ pub(crate) enum Probe {
     SystemPythonModule(&'static str),
 }
 
-use Purpose::{Bench, Run, Soak, Test};
+use Purpose::{Bench, Run, RunInWindow, Soak, Test};
 
-const BUILDS: &[Purpose] = &[Run, Test, Bench, Soak];
-const RUNS_JOBS: &[Purpose] = &[Run, Test, Soak];
+const BUILDS: &[Purpose] = &[Run, RunInWindow, Test, Bench, Soak];
+const RUNS_JOBS: &[Purpose] = &[Run, RunInWindow, Test, Soak];
+const OPENS_THE_WINDOW: &[Purpose] = &[RunInWindow, Test, Bench];
 const TESTS: &[Purpose] = &[Test];
 
 const fn linux_only(debian: &'static str, probe: Probe, reason: &'static str, purposes: &'static [Purpose]) -> Package {
@@ -116,7 +117,7 @@ const PACKAGES: &[Package] = &[
         "dbus",
         Probe::Program("dbus-daemon"),
         "a bus of its own for a simulated logind",
-        TESTS,
+        &[Test, Bench],
     ),
     linux_only(
         "python3-dbusmock",
@@ -152,13 +153,13 @@ const PACKAGES: &[Package] = &[
         "libwebkit2gtk-4.1-dev",
         Probe::Library("webkit2gtk-4.1"),
         "the web view of the desktop window",
-        TESTS,
+        OPENS_THE_WINDOW,
     ),
     linux_only(
         "libayatana-appindicator3-dev",
         Probe::Library("ayatana-appindicator3-0.1"),
         "the tray of the desktop window",
-        TESTS,
+        OPENS_THE_WINDOW,
     ),
     linux_only("chromium", Probe::Program("chromium"), "a browser for the pages", TESTS),
     linux_only(
@@ -339,6 +340,9 @@ mod tests {
             "{run:?} in {test:?}"
         );
         assert!(!run.contains(&"xvfb") && test.contains(&"xvfb"));
+        let web_view = "libwebkit2gtk-4.1-dev";
+        assert!(!run.contains(&web_view), "a server has no use for it");
+        assert!(names("linux", RunInWindow, |_| false).contains(&web_view));
         assert!(!test.contains(&"boinc-client"));
         assert!(names("linux", Bench, |_| false).contains(&"boinc-client"));
     }
