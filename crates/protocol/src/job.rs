@@ -2,10 +2,13 @@
 //! can be matched, and at what price, is the market's.
 
 use crate::blob::BlobId;
+use crate::confidential::{MOST_SECRETS, SECRETS_LIMIT, SealingKey, SecretName, SecretValue};
 use crate::money::{HourlyPrice, Micros};
+use crate::network::JobNetwork;
 use crate::units::{Bytes, Millis};
 use crate::written::{self, Fields, WrittenError};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// What a job may be displaced by, and how it is scored (market.md §1).
@@ -97,6 +100,9 @@ pub struct JobSpec {
     /// How it saves its state; without it a preempted job starts anew.
     #[serde(default)]
     pub checkpoint: Option<CheckpointSpec>,
+    /// The hosts that it may reach through the node's proxy; no network without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<JobNetwork>,
 }
 
 const fn default_memory() -> Bytes {
@@ -111,7 +117,7 @@ const fn default_output() -> Bytes {
     Bytes::from_gib(1)
 }
 
-/// The names that a job spec may use.
+/// The names that a job may use as it is submitted: those of a job spec, and `result_key` and `secrets`, which [`Submission`] keeps apart.
 pub const JOB_FIELDS: Fields = Fields {
     names: &[
         "name",
@@ -129,13 +135,81 @@ pub const JOB_FIELDS: Fields = Fields {
         "shm_size",
         "output_limit",
         "checkpoint",
+        "network",
+        "result_key",
+        "secrets",
     ],
     nested: &[
         ("image", Fields::flat(&["type", "reference", "blob"])),
         ("inputs", Fields::flat(&["blob", "path"])),
         ("checkpoint", Fields::flat(&["interval_ms"])),
+        ("network", Fields::flat(&["hosts", "down_per_s", "up_per_s", "bytes"])),
     ],
 };
+
+/// A job as it is submitted: the spec, which many may read, and beside it what only the job may. Both stand in one JSON object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submission {
+    /// The spec.
+    pub spec: JobSpec,
+    /// The key for its results; a client that gives none has the exchange make one.
+    pub result_key: Option<SealingKey>,
+    /// Its secrets.
+    pub secrets: BTreeMap<SecretName, SecretValue>,
+}
+
+impl Submission {
+    /// Reads and checks a job as it is submitted.
+    ///
+    /// # Errors
+    /// As [`JobSpec::parse`]. No message repeats a key or the value of a secret.
+    pub fn parse(json: &str) -> Result<Self, JobSpecError> {
+        let mut value = written::value(json, &JOB_FIELDS)?;
+        let mut take = |name| value.as_object_mut().and_then(|fields| fields.remove(name));
+        let (result_key, secrets) = (take("result_key"), take("secrets"));
+        let result_key = result_key.map(read_key).transpose()?;
+        let secrets = secrets.map(read_secrets).transpose()?.unwrap_or_default();
+        Ok(Self {
+            spec: JobSpec::from_value(value)?,
+            result_key,
+            secrets,
+        })
+    }
+}
+
+fn read_key(value: Value) -> Result<SealingKey, JobSpecError> {
+    serde_json::from_value(value).map_err(|_| JobSpecError::Contradiction {
+        field: "result_key",
+        problem: "64 hex digits; leave it out, and one is made".to_owned(),
+    })
+}
+
+/// By hand: serde's messages would repeat what is wrong, and that may be a secret.
+fn read_secrets(value: Value) -> Result<BTreeMap<SecretName, SecretValue>, JobSpecError> {
+    let refuse = |problem: String| JobSpecError::Contradiction {
+        field: "secrets",
+        problem,
+    };
+    let Value::Object(fields) = value else {
+        return Err(refuse("an object: {\"NAME\": \"value\"}".to_owned()));
+    };
+    let mut secrets = BTreeMap::new();
+    for (name, value) in fields {
+        let name = SecretName::try_from(name).map_err(|error| refuse(error.to_string()))?;
+        let Value::String(value) = value else {
+            return Err(refuse(format!("{name}: a text (base64 for what is none)")));
+        };
+        secrets.insert(name, SecretValue::new(value));
+    }
+    let bytes: usize = secrets.values().map(|value| value.reveal().len()).sum();
+    if secrets.len() > MOST_SECRETS || bytes > SECRETS_LIMIT {
+        return Err(refuse(format!(
+            "{} secrets of {bytes} bytes together: at most {MOST_SECRETS} and {SECRETS_LIMIT}",
+            secrets.len()
+        )));
+    }
+    Ok(secrets)
+}
 
 /// Why a job spec was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -157,12 +231,23 @@ pub enum JobSpecError {
 pub const LEAST_BILLED: Millis = Millis(60_000);
 
 impl JobSpec {
-    /// Reads and checks a job spec.
+    /// Reads and checks a job spec in which nothing confidential stands.
     ///
     /// # Errors
     /// Unknown (with the nearest name), missing, malformed or contradictory fields, each with what would be right.
     pub fn parse(json: &str) -> Result<Self, JobSpecError> {
-        let spec: Self = written::from_json(json, &JOB_FIELDS)?;
+        let submission = Submission::parse(json)?;
+        if submission.result_key.is_some() || !submission.secrets.is_empty() {
+            return Err(JobSpecError::Contradiction {
+                field: "secrets",
+                problem: "neither secrets nor result_key stand in a spec that others read".to_owned(),
+            });
+        }
+        Ok(submission.spec)
+    }
+
+    fn from_value(value: Value) -> Result<Self, JobSpecError> {
+        let spec: Self = written::read(value)?;
         spec.check()?;
         Ok(spec)
     }
@@ -211,6 +296,9 @@ impl JobSpec {
                 "shm_size",
                 format!("at most memory ({}), of which it is a part", self.memory.0),
             );
+        }
+        if let Some((field, problem)) = self.network.as_ref().and_then(JobNetwork::problem) {
+            return refuse(field, problem);
         }
         if let ImageSource::Registry { reference } = &self.image
             && !reference.contains("@sha256:")
@@ -307,6 +395,51 @@ mod tests {
         for (says, change) in cases {
             let error = spec_with(change).expect_err(says).to_string();
             assert!(error.contains(says), "{error} should say {says}");
+        }
+    }
+
+    const KEY: &str = "5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f5e1f";
+
+    fn submission(secrets: serde_json::Value, key: serde_json::Value) -> Result<Submission, JobSpecError> {
+        let value = serde_json::json!({
+            "image": {"type": "archive", "blob": format!("sha256:{}", "0".repeat(64))},
+            "cap": "0.600000", "budget": "1.000000", "wall_limit_ms": 600_000,
+            "secrets": secrets, "result_key": key,
+        });
+        Submission::parse(&value.to_string())
+    }
+
+    #[test]
+    fn what_is_confidential_is_kept_apart_from_the_spec() {
+        let taken = submission(serde_json::json!({"TOKEN": "hunter2"}), KEY.into()).expect("a good job");
+        assert_eq!(taken.secrets["TOKEN"].reveal(), "hunter2");
+        assert_eq!(taken.result_key.as_ref().expect("a key").reveal().as_str(), KEY);
+        let spec = serde_json::to_string(&taken.spec).expect("writes");
+        assert!(!spec.contains("hunter2") && !spec.contains(KEY), "{spec}");
+        let error = JobSpec::parse(r#"{"secret": {}}"#)
+            .expect_err("a typing mistake")
+            .to_string();
+        assert!(error.contains("did you mean \"secrets\""), "{error}");
+    }
+
+    #[test]
+    fn bad_secrets_are_refused_without_being_repeated() {
+        let many: serde_json::Map<_, _> = (0..=MOST_SECRETS)
+            .map(|number| (format!("S{number}"), "".into()))
+            .collect();
+        for (secrets, key, says) in [
+            (serde_json::json!("hunter2"), KEY, "an object"),
+            (serde_json::json!({"A": ["hunter2"]}), KEY, "A: a text"),
+            (serde_json::json!({"a/b": "hunter2"}), KEY, "no name of a secret"),
+            (serde_json::json!({"A": "hunter2".repeat(10_000)}), KEY, "at most"),
+            (many.into(), KEY, "at most"),
+            (serde_json::json!({}), "hunter2", "64 hex digits"),
+        ] {
+            let error = submission(secrets, key.into()).expect_err(says).to_string();
+            assert!(
+                error.contains(says) && !error.contains("hunter2"),
+                "{error} should say {says}"
+            );
         }
     }
 }

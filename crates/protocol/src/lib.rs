@@ -3,6 +3,7 @@
 
 pub mod blob;
 pub mod card;
+pub mod confidential;
 pub mod envelope;
 pub mod id;
 pub mod job;
@@ -11,6 +12,7 @@ pub mod local;
 pub mod money;
 pub mod node;
 pub mod presence;
+pub mod sealed;
 pub mod session;
 pub mod tenant;
 pub mod units;

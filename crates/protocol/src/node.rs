@@ -3,11 +3,13 @@
 
 use crate::blob::BlobId;
 use crate::card::CardDescription;
+use crate::confidential::Confidential;
 use crate::envelope::{Envelope, Payload, PublicKey};
 use crate::id::{AwardId, GpuUuid, JobId, LeaseId, NodeId, OwnerId, SessionId};
 use crate::job::JobSpec;
 use crate::lease::{EndCause, FencingToken, LeasePhase, MeterNote, Receipt};
 use crate::money::HourlyPrice;
+use crate::network::{self, HostRule};
 use crate::units::{Bytes, Millis, UtcMs};
 use serde::{Deserialize, Serialize};
 
@@ -145,6 +147,13 @@ pub struct Offer {
     pub floor: HourlyPrice,
     /// Whether it may be let now.
     pub available: bool,
+    /// The hosts that a job there may reach; none where empty.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "network::known_rules"
+    )]
+    pub network: Vec<HostRule>,
 }
 
 /// From node to exchange.
@@ -272,6 +281,10 @@ pub struct Award {
     pub checkpoint: Option<BlobId>,
     /// Opens the job's blobs and takes its results over HTTP.
     pub token: String,
+    /// What only the job may read. The market's rules do not know it: the exchange puts it in when the award is sent, and a node
+    /// that finds none (an exchange of an older version) does not take the award.
+    #[serde(default)]
+    pub confidential: Option<Confidential>,
 }
 
 /// From exchange to node.

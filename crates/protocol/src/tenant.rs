@@ -2,6 +2,7 @@
 
 use crate::blob::BlobId;
 use crate::card::CardDescription;
+use crate::confidential::SealingKey;
 use crate::envelope::PublicKey;
 use crate::id::{JobId, LeaseId, NodeId, OwnerId, TenantId};
 use crate::job::JobSpec;
@@ -27,7 +28,7 @@ pub struct JobView {
     pub leases: Vec<LeaseView>,
     /// The newest accepted checkpoint.
     pub checkpoint: Option<BlobId>,
-    /// The tar of `/out`.
+    /// The tar of `/out`, sealed with the job's key.
     pub output: Option<BlobId>,
     /// Paid so far.
     pub paid: Micros,
@@ -101,6 +102,13 @@ pub struct LeaseView {
 pub struct Submitted {
     /// The new job.
     pub job: JobId,
+}
+
+/// Reply to `GET /v1/jobs/{job}/key`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobKey {
+    /// Opens the job's output and checkpoints (`crate::sealed`).
+    pub result_key: SealingKey,
 }
 
 /// Reply to `PUT /v1/blobs/{address}`.

@@ -47,9 +47,26 @@ fn suggestion(nearest: Option<&str>) -> String {
 /// # Errors
 /// The first unknown field with the nearest known name, else what serde says is missing or malformed.
 pub fn from_json<T: DeserializeOwned>(text: &str, fields: &Fields) -> Result<T, WrittenError> {
+    read(value(text, fields)?)
+}
+
+/// The first half of [`from_json`]: parsed, and without unknown fields.
+///
+/// # Errors
+/// As [`from_json`], but for missing and malformed fields.
+pub(crate) fn value(text: &str, fields: &Fields) -> Result<Value, WrittenError> {
     let value: Value =
         serde_json::from_str(text).map_err(|error| WrittenError::Malformed(format!("this is not JSON: {error}")))?;
-    from_value(value, fields)
+    refuse_unknown(&value, fields, "")?;
+    Ok(value)
+}
+
+/// The second half of it.
+///
+/// # Errors
+/// Missing and malformed fields.
+pub(crate) fn read<T: DeserializeOwned>(value: Value) -> Result<T, WrittenError> {
+    serde_json::from_value(value).map_err(|error| WrittenError::Malformed(error.to_string()))
 }
 
 /// The same for a value that is parsed already (a TOML document turned into one, say).
@@ -58,7 +75,7 @@ pub fn from_json<T: DeserializeOwned>(text: &str, fields: &Fields) -> Result<T, 
 /// As [`from_json`].
 pub fn from_value<T: DeserializeOwned>(value: Value, fields: &Fields) -> Result<T, WrittenError> {
     refuse_unknown(&value, fields, "")?;
-    serde_json::from_value(value).map_err(|error| WrittenError::Malformed(error.to_string()))
+    read(value)
 }
 
 fn refuse_unknown(value: &Value, fields: &Fields, path: &str) -> Result<(), WrittenError> {

@@ -173,6 +173,7 @@ impl World {
             run_limit_ms: Millis(600_000),
             checkpoint: None,
             token: "token".into(),
+            confidential: None,
         };
         let lease = award.lease;
         self.input(Input::Market(MarketInput::Award(Box::new(award))));

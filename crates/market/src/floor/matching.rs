@@ -294,6 +294,7 @@ impl Floor {
             run_limit_ms: terms.run_limit_ms,
             checkpoint: job.checkpoint,
             token,
+            confidential: None,
         };
         let (node, lease) = (terms.node, terms.lease);
         let record = Record::LeaseAwarded {
