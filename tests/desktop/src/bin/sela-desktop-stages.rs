@@ -102,7 +102,7 @@ fn close(desk: &Desk) -> anyhow::Result<()> {
     desk.screen.wait_for_windows(TITLE, 0)?;
     wait_for("the web view to be gone", || {
         let names = desk.children()?;
-        Ok((!names.iter().any(|name| name.starts_with("WebKit"))).then_some(()))
+        Ok((!names.iter().any(|name| name.starts_with("WebKitWebProces"))).then_some(()))
     })
 }
 
