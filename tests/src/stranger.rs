@@ -186,6 +186,7 @@ impl Node {
             gpu,
             floor,
             available: true,
+            network: Vec::new(),
         }))?;
         self.hear("an award", |message| match message {
             ExchangeMessage::Award(award) => Some(Award::clone(award)),

@@ -8,6 +8,7 @@ use sela_protocol::card::{CardDescription, CardReading};
 use sela_protocol::id::{GpuUuid, LeaseId, NodeId};
 use sela_protocol::lease::{EndCause, FencingToken, Receipt};
 use sela_protocol::local::{Command, Earned, IsolationState, MarketLink, Pause};
+use sela_protocol::network::NetworkUse;
 use sela_protocol::node::Award;
 use sela_protocol::presence::Signals;
 use sela_protocol::units::{Bytes, Millis, Percent};
@@ -155,6 +156,8 @@ pub enum LeaseEvent {
         /// Frozen time.
         frozen_ms: Millis,
     },
+    /// What its job has used of the network so far.
+    Network(NetworkUse),
     /// A checkpoint is stored at the exchange.
     CheckpointStored {
         /// Where.

@@ -8,6 +8,7 @@ use sela_protocol::blob::BlobId;
 use sela_protocol::id::{GpuUuid, NodeId};
 use sela_protocol::lease::{EndCause, LeasePhase, MeterNote};
 use sela_protocol::local::YieldMeasure;
+use sela_protocol::network::NetworkUse;
 use sela_protocol::node::{Award, LEASE_TTL};
 use sela_protocol::units::{BootMs, Millis, Milliwatts, Now, UtcMs};
 
@@ -42,6 +43,8 @@ pub(crate) struct Lease {
     pub(crate) expires: BootMs,
     pub(crate) checkpoint: Option<(BlobId, Millis)>,
     pub(crate) energy: Energy,
+    /// What its job uses of the network, where it may use any.
+    pub(crate) network: Option<NetworkUse>,
     /// The exchange asked for the end.
     pub(crate) cancelled: Option<Stop>,
     yielding: Option<Yielding>,
@@ -135,6 +138,7 @@ impl Lease {
             expires: now.boot_ms.plus(LEASE_TTL),
             checkpoint: None,
             energy: Energy::default(),
+            network: None,
             cancelled: None,
             yielding: None,
         }

@@ -2,6 +2,7 @@
 
 use sela_protocol::id::GpuUuid;
 use sela_protocol::money::HourlyPrice;
+use sela_protocol::network::NetworkShare;
 use sela_protocol::units::{Bytes, Celsius, Millis, Percent};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,6 +16,9 @@ pub struct Policy {
     pub cards: BTreeMap<GpuUuid, CardPolicy>,
     /// Most memory that one job may use.
     pub job_memory: Bytes,
+    /// What jobs may use of the network.
+    #[serde(default)]
+    pub network: NetworkShare,
 }
 
 /// What the owner allows for one card.

@@ -12,6 +12,7 @@ use sela_protocol::card::CardDescription;
 use sela_protocol::id::GpuUuid;
 use sela_protocol::lease::{LeasePhase, MeterNote};
 use sela_protocol::local::{IsolationState, MarketLink};
+use sela_protocol::network::first_uncovered;
 use sela_protocol::node::{Award, LeaseBeat, NodeMessage, Offer};
 use sela_protocol::presence::Availability;
 use sela_protocol::units::Now;
@@ -61,6 +62,7 @@ impl State {
             gpu: gpu.clone(),
             floor,
             available,
+            network: self.policy.network.hosts.clone(),
         };
         if spoken_to && card.offered.as_ref() != Some(&offer) {
             card.offered = Some(offer.clone());
@@ -212,6 +214,15 @@ impl State {
                 award.spec.memory.0 >> 20,
                 self.policy.job_memory.0 >> 20
             ));
+        }
+        let asked = award.spec.network.as_ref().map_or(&[][..], |network| &network.hosts);
+        let allowed = &self.policy.network.hosts;
+        if let Some(rule) = first_uncovered(allowed, asked) {
+            return Err(if allowed.is_empty() {
+                format!("the job asks for {rule}; this machine's owner lends no network")
+            } else {
+                format!("the job asks for {rule}, which this machine's owner does not allow")
+            });
         }
         if self.cards.get(&award.gpu).is_some_and(|card| card.lease.is_some()) {
             return Err("the card has a job".into());

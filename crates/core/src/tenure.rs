@@ -72,6 +72,10 @@ impl State {
                 }
                 return;
             }
+            LeaseEvent::Network(used) => {
+                lease.network = Some(used);
+                return;
+            }
             LeaseEvent::CheckpointStored { blob, thawed_ms } => {
                 lease.checkpoint = Some((blob, thawed_ms));
                 let fencing = lease.award.fencing;

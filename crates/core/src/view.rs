@@ -65,6 +65,7 @@ impl Lease {
             price: self.award.price,
             thawed_ms: self.thawed,
             gross: self.award.price.due(self.thawed),
+            network: self.network.clone(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The words that all of Sela speaks: units, ids, money, job specs, reasons, messages, signed envelopes.
 //! No decisions and no input or output live here.
 
+pub mod address;
 pub mod blob;
 pub mod card;
 pub mod confidential;
@@ -10,6 +11,7 @@ pub mod job;
 pub mod lease;
 pub mod local;
 pub mod money;
+pub mod network;
 pub mod node;
 pub mod presence;
 pub mod sealed;

@@ -5,6 +5,7 @@ use crate::card::{CardDescription, CardReading};
 use crate::id::{GpuUuid, JobId, LeaseId, NodeId};
 use crate::lease::{EndCause, LeasePhase};
 use crate::money::{HourlyPrice, Micros};
+use crate::network::NetworkUse;
 use crate::node::Isolation;
 use crate::presence::{Availability, HoldReason, Signals};
 use crate::units::{Bytes, Celsius, Millis, Milliwatts, Now, Percent, UtcMs};
@@ -148,6 +149,10 @@ pub struct LeaseState {
     pub thawed_ms: Millis,
     /// Earned so far, before the fee.
     pub gross: Micros,
+    /// What it uses of the network, where it may use any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "bindings", ts(optional))]
+    pub network: Option<NetworkUse>,
 }
 
 /// How fast a card was given back. Spans are from the cause; `None` where that step did not happen or was not reached.
@@ -248,6 +253,10 @@ pub struct JobLine {
     pub phase: Option<LeasePhase>,
     /// Why it ended; `None` while it is open.
     pub end: Option<EndCause>,
+    /// What it uses of the network, while it is open and where it may use any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "bindings", ts(optional))]
+    pub network: Option<NetworkUse>,
 }
 
 /// What one card did over one span of time. An absent value was not reported in that span.

@@ -137,6 +137,7 @@ async fn jobs(State(agent): State<Agent>, asked: Asked) -> Result<Json<Page<JobL
         if let Some(lease) = running().find(|lease| lease.lease == line.lease) {
             line.phase = Some(lease.phase);
             line.thawed_ms = line.thawed_ms.max(lease.thawed_ms);
+            line.network.clone_from(&lease.network);
         }
     }
     Ok(Json(page))

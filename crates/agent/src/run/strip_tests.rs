@@ -44,6 +44,7 @@ fn card(gpu: &str, reasons: &[HoldReason], lease: Option<(LeaseId, JobId)>) -> E
             price: HourlyPrice(Micros(200_000)),
             thawed_ms: Millis(0),
             gross: Micros(0),
+            network: None,
         }),
         last_yield: None,
     }))

@@ -67,6 +67,7 @@ impl EarningsBook {
             gpu: line.lease.gpu,
             started_utc_ms: line.lease.accepted_utc_ms,
             phase: None,
+            network: None,
         })
     }
 

@@ -162,13 +162,17 @@ impl World {
 
     /// An award of the default job.
     pub fn award(&mut self, price: i64) -> LeaseId {
+        self.award_of(price, spec())
+    }
+
+    pub fn award_of(&mut self, price: i64, spec: JobSpec) -> LeaseId {
         let award = Award {
             award: self.ids.draw(),
             lease: self.ids.draw(),
             fencing: FencingToken(1),
             gpu: GpuUuid(GPU.into()),
             job: self.ids.draw(),
-            spec: spec(),
+            spec,
             price: HourlyPrice(Micros(price)),
             run_limit_ms: Millis(600_000),
             checkpoint: None,
@@ -269,7 +273,7 @@ pub fn reading(temperature: i32) -> CardReading {
     }
 }
 
-fn spec() -> JobSpec {
+pub fn spec() -> JobSpec {
     let mut spec = JobSpec::parse(
         &serde_json::json!({
             "image": {"type": "archive", "blob": format!("sha256:{}", "0".repeat(64))},

@@ -377,6 +377,7 @@ impl Node {
             gpu: GpuUuid("GPU-simulated-1".to_owned()),
             floor: floor.parse::<HourlyPrice>().expect("a price"),
             available,
+            network: Vec::new(),
         }))
         .await;
     }

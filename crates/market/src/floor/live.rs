@@ -9,9 +9,11 @@ use sela_protocol::card::CardDescription;
 use sela_protocol::id::{GpuUuid, JobId, LeaseId, NodeId};
 use sela_protocol::lease::LeasePhase;
 use sela_protocol::money::HourlyPrice;
+use sela_protocol::network::HostRule;
 use sela_protocol::node::Isolation;
 use sela_protocol::units::{BootMs, Bytes, Millis, Now};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Live {
@@ -42,6 +44,8 @@ pub(super) struct Capability {
 pub(super) struct LiveOffer {
     pub(super) floor: HourlyPrice,
     pub(super) available: bool,
+    /// The hosts that a job there may reach.
+    pub(super) network: Arc<[HostRule]>,
     /// After an award that the node did not take.
     pub(super) not_before: BootMs,
 }

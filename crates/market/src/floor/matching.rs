@@ -2,8 +2,8 @@
 //! auction's arithmetic is in `crate::auction`.
 //!
 //! Of the filters of market.md §2 these are in: connected and heard of, isolation and SIMULATED by the lab rule, memory of card and
-//! machine, offered, floor ≤ cap, free, one card per node in a round, not the node that just failed to start the job. The image's
-//! architecture is not in the spec, so the node finds it out; model, driver, region, reliability and schedule come later.
+//! machine, hosts of the network, offered, floor ≤ cap, free, one card per node in a round, not the node that just failed to start
+//! the job. The image's architecture is not in the spec, so the node finds it out; model, driver, region, reliability and schedule come later.
 
 use super::live::LiveLease;
 use super::{Floor, Turn};
@@ -17,9 +17,11 @@ use sela_protocol::id::{GpuUuid, JobId, NodeId, OwnerId};
 use sela_protocol::job::Tier;
 use sela_protocol::lease::{EndCause, FencingToken};
 use sela_protocol::money::{HourlyPrice, Micros};
+use sela_protocol::network::{HostRule, first_uncovered};
 use sela_protocol::node::{Award, ExchangeMessage, Isolation, LEASE_UNKNOWN};
 use sela_protocol::units::{BootMs, Bytes, Millis};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A job with less than this left of its wall limit has reached it.
 const LEAST_RUN: Millis = Millis(1_000);
@@ -32,6 +34,7 @@ struct Candidate {
     name: String,
     vram: Bytes,
     memory: Bytes,
+    network: Arc<[HostRule]>,
     floor: HourlyPrice,
     admitted: bool,
     offered: bool,
@@ -185,6 +188,12 @@ impl Floor {
                 )
             },
         )?;
+        let hosts = spec.network.as_ref().map_or(&[][..], |network| &network.hosts);
+        let cards = narrow(
+            cards,
+            |card| first_uncovered(&card.network, hosts).is_none(),
+            |cards| no_such_hosts(cards, hosts),
+        )?;
         let cards = narrow(cards, |card| card.offered, let_or_held)?;
         let cards = narrow(
             cards,
@@ -239,6 +248,7 @@ impl Floor {
                     name: card.name.clone(),
                     vram: card.vram_total,
                     memory: capability.memory,
+                    network: offer.map(|offer| Arc::clone(&offer.network)).unwrap_or_default(),
                     floor: offer.map(|offer| offer.floor).unwrap_or_default(),
                     admitted: self.config.lab || (!card.simulated && capability.isolation == Isolation::Native),
                     offered: offer.is_some_and(|offer| offer.available && offer.not_before <= now),
@@ -329,6 +339,16 @@ fn failed(job: &Job, cause: EndCause) -> JobEnd {
         message: super::job::advice(job, &cause),
         cause,
     }
+}
+
+/// Cards that fit, but whose owners do not let jobs reach all of these hosts.
+fn no_such_hosts(cards: &[&Candidate], asked: &[HostRule]) -> String {
+    let list: Vec<String> = asked.iter().map(ToString::to_string).collect();
+    let list = list.join(", ");
+    if cards.iter().all(|card| card.network.is_empty()) {
+        return format!("no owner of a card that fits lends any network, and this job asks for {list}");
+    }
+    format!("no owner of a card that fits lets jobs reach all of {list}")
 }
 
 /// Cards that fit, but are let, taken in this round, or not offered.

@@ -244,6 +244,7 @@ impl Floor {
         let new = LiveOffer {
             floor: offer.floor,
             available: offer.available,
+            network: offer.network.into(),
             not_before,
         };
         live.offers.insert(offer.gpu, new);

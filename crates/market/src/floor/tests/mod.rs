@@ -9,6 +9,7 @@
 mod jobs;
 mod leases;
 mod money;
+mod network;
 mod nodes;
 mod random;
 mod restarts;
@@ -217,6 +218,7 @@ impl World {
             gpu: card(number).uuid,
             floor: HourlyPrice(Micros(floor)),
             available,
+            network: Vec::new(),
         };
         self.say(machine, NodeMessage::Offer(offer));
     }
