@@ -318,14 +318,20 @@ impl JobSpec {
                 );
             }
         }
-        match self
-            .env
-            .keys()
-            .find(|name| name.is_empty() || name.contains(['=', '\0']))
-        {
-            Some(name) => refuse("env", format!("\"{name}\" is no name of a variable")),
-            None => Ok(()),
+        if let Some(word) = self.command.iter().find(|word| word.contains('\0')) {
+            return refuse("command", format!("\"{}\" holds a zero byte", word.escape_debug()));
         }
+        let bad_name = |name: &str| name.is_empty() || name.contains(['=', '\0']);
+        for (name, value) in &self.env {
+            if bad_name(name) {
+                return refuse("env", format!("\"{}\" is no name of a variable", name.escape_debug()));
+            }
+            // What follows it would be lost in silence.
+            if value.contains('\0') {
+                return refuse("env", format!("the value of \"{name}\" holds a zero byte"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -357,7 +363,7 @@ mod tests {
     #[test]
     fn each_bad_spec_says_what_would_be_right() {
         type Change = fn(&mut serde_json::Map<String, serde_json::Value>);
-        let cases: [(&str, Change); 11] = [
+        let cases: [(&str, Change); 14] = [
             ("did you mean \"wall_limit_ms\"", |spec| {
                 drop(spec.insert("wall_limit".into(), 1.into()))
             }),
@@ -383,6 +389,15 @@ mod tests {
             }),
             ("checkpoint.interval_ms", |spec| {
                 drop(spec.insert("checkpoint".into(), serde_json::json!({"interval_ms": 600_001})));
+            }),
+            ("env: \"A=B\" is no name", |spec| {
+                drop(spec.insert("env".into(), serde_json::json!({"A=B": "c"})));
+            }),
+            ("env: the value of \"A\" holds a zero byte", |spec| {
+                drop(spec.insert("env".into(), serde_json::json!({"A": "b\0c"})));
+            }),
+            ("command: \"a\\0b\" holds a zero byte", |spec| {
+                drop(spec.insert("command".into(), serde_json::json!(["run", "a\0b"])));
             }),
             ("shm_size: at most memory", |spec| {
                 drop(spec.insert("shm_size".into(), (1_u64 << 40).into()))
