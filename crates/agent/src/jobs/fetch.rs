@@ -6,7 +6,7 @@ use crate::market::{Blobs, TransferError};
 use sela_protocol::job::{ImageSource, JobInput};
 use sela_protocol::lease::EndCause;
 use sela_protocol::node::Award;
-use sela_sandbox::image::{ArchiveStream, Blame, ImageError, ImageReference, PreparedImage};
+use sela_sandbox::image::{Blame, ImageError, ImageReference, PreparedImage};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,11 +62,7 @@ async fn image(workshop: &Workshop, source: &ImageSource, blobs: &Blobs) -> Resu
     let reference = ImageReference::try_from(source).map_err(|error| image_fault(&error))?;
     let mut tries = 0;
     loop {
-        let archive = async {
-            let (reader, bytes) = blobs.open(reference.digest()).await.map_err(std::io::Error::other)?;
-            Ok(ArchiveStream { reader, bytes })
-        };
-        match workshop.cache.prepare(&reference, archive, |_| ()).await {
+        match workshop.cache.prepare(&reference, blobs, |_| ()).await {
             Ok(image) => return Ok(image),
             Err(error) if error.blame() == Blame::Network && tries < TRIES => {
                 tracing::info!(%error, "the image is tried again");

@@ -10,6 +10,7 @@ use sela_protocol::id::LeaseId;
 use sela_protocol::local::Problem;
 use sela_protocol::tenant::LogPosition;
 use sela_protocol::units::Bytes;
+use sela_sandbox::image::{ArchiveSource, ArchiveStream};
 use sha2::{Digest as _, Sha256};
 use std::path::Path;
 use std::pin::Pin;
@@ -106,23 +107,6 @@ pub(crate) fn http_client() -> reqwest::Result<Client> {
 impl Blobs {
     pub(crate) const fn new(http: Client, url: MarketUrl, token: String) -> Self {
         Self { http, url, token }
-    }
-
-    /// Opens a blob to be read once, as it comes; whoever reads it checks its hash. Not tried again by itself.
-    ///
-    /// # Errors
-    /// See [`TransferError`].
-    pub(crate) async fn open(&self, blob: BlobId) -> Result<(BlobReader, Option<Bytes>), TransferError> {
-        let response = self.get(blob).await?;
-        let size = response.content_length().map(Bytes);
-        let chunks = response
-            .bytes_stream()
-            .map(|chunk| chunk.map_err(std::io::Error::other));
-        let reader = BlobReader {
-            chunks: Box::pin(chunks),
-            rest: Chunk::new(),
-        };
-        Ok((reader, size))
     }
 
     /// Fetches a blob into a new file; gives its size. Nothing is left of one that fails.
@@ -229,6 +213,44 @@ impl Blobs {
             TransferError::Refused { what, detail }
         })
     }
+}
+
+/// Images that are archives, for the cache. Not tried again by itself: who prepares an image does that.
+impl ArchiveSource for Blobs {
+    type Reader = BlobReader;
+
+    fn name(&self) -> String {
+        self.url.to_string()
+    }
+
+    async fn allows(&self, archive: BlobId) -> std::io::Result<()> {
+        let request = self.http.head(self.url.http(&format!("/v1/blobs/{archive}")));
+        self.send(request, &archive).await.map(drop).map_err(archive_error)
+    }
+
+    async fn open(&self, archive: BlobId) -> std::io::Result<ArchiveStream<BlobReader>> {
+        let response = self.get(archive).await.map_err(archive_error)?;
+        let bytes = response.content_length().map(Bytes);
+        let chunks = response
+            .bytes_stream()
+            .map(|chunk| chunk.map_err(std::io::Error::other));
+        let reader = BlobReader {
+            chunks: Box::pin(chunks),
+            rest: Chunk::new(),
+        };
+        Ok(ArchiveStream { reader, bytes })
+    }
+}
+
+/// Told apart by its kind: a refusal stays one.
+fn archive_error(error: TransferError) -> std::io::Error {
+    let kind = match &error {
+        TransferError::Refused { .. } => std::io::ErrorKind::PermissionDenied,
+        TransferError::Network { .. } | TransferError::OtherBytes { .. } | TransferError::File { .. } => {
+            std::io::ErrorKind::Other
+        }
+    };
+    std::io::Error::new(kind, error)
 }
 
 /// Tries until it succeeds, or until trying is of no use.

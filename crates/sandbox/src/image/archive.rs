@@ -52,6 +52,22 @@ impl Spooled {
         std::fs::read(&path).map_err(|error| ImageError::io("read", path, error))
     }
 
+    /// Whether the archive itself brings this blob, of this size: that a cache has it from elsewhere gives no right to it.
+    ///
+    /// # Errors
+    /// Where it does not.
+    pub(crate) fn must_hold(&self, part: Part, digest: BlobId, size: u64) -> Result<(), ImageError> {
+        match self.blobs.get(&digest) {
+            None => Err(missing(part, digest)),
+            Some(actual) if *actual != size => Err(ImageError::WrongSize {
+                part,
+                expected: size,
+                actual: *actual,
+            }),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Opens a layer's blob.
     pub(crate) fn open(&self, digest: BlobId) -> Result<File, ImageError> {
         if !self.blobs.contains_key(&digest) {

@@ -1,37 +1,29 @@
 //! Makes an image ready to run: from the cache, or through a registry or an archive into it. Async at the edge; unpacking runs
 //! on a blocking thread that is fed by a bounded channel, so that no layer is ever held in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::future::Future;
-use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::BytesMut;
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncRead;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::archive::{self, ArchiveStream, Spooled};
 use super::error::{Blame, ImageError, Part};
-use super::manifest::{self, Config, Document, Layer, Manifest};
+use super::manifest::{Config, Layer};
+use super::origin::{Origin, blocking, not_opened, pump_archive};
 use super::reference::{ImageReference, RegistryReference};
 use super::registry::{Registry, RegistryAccess};
 use super::shelf::{ImageRecord, Pin, Room, Shelf};
-use super::stream::{CHUNKS_IN_FLIGHT, ChannelReader, Chunk};
+use super::source::{ArchiveSource, Deliverer, Deliverers};
+use super::stream::{CHUNKS_IN_FLIGHT, ChannelReader, Expected, Verifying};
 use super::unpack::{self, ExpectedLayer, UnpackLimits};
 use super::user::{self, ImageUser};
 use crate::ids::IdRange;
-
-/// An index may point to an index (some builders' layouts do), but not for ever.
-const DEEPEST_INDEX: usize = 3;
-
-/// Read from an archive at a time.
-const CHUNK: usize = 64 << 10;
 
 /// What a cache may take, and whose files it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +112,7 @@ impl fmt::Debug for Pins {
     }
 }
 
-type Report = Arc<dyn Fn(Progress) + Send + Sync>;
+pub(super) type Report = Arc<dyn Fn(Progress) + Send + Sync>;
 
 impl Cache {
     /// Opens or makes the cache, and removes what a crash left unfinished. Blocking.
@@ -134,70 +126,94 @@ impl Cache {
         })
     }
 
-    /// The image if it is complete in the cache; no network, no archive.
+    /// Makes the image ready: from the cache where its source has delivered it before and says that this job may have it, else
+    /// from the source. If this future is dropped the transfer stops and nothing is left of it.
     ///
     /// # Errors
-    /// [`ImageError::Io`]; whatever [`Cache::prepare`] says of the config.
-    pub async fn cached(&self, image: &ImageReference) -> Result<Option<PreparedImage>, ImageError> {
-        let (shelf, digest) = (Arc::clone(&self.shelf), image.digest());
-        blocking(move || match shelf.find(digest) {
-            Some((record, config, pins)) => finish(&shelf, digest, &record, &config, pins).map(Some),
-            None => Ok(None),
+    /// Any [`ImageError`]; nothing of the failed image is left, except layers that are complete in themselves.
+    pub async fn prepare(
+        &self,
+        image: &ImageReference,
+        archives: &impl ArchiveSource,
+        report: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<PreparedImage, ImageError> {
+        let report: Report = Arc::new(report);
+        match image {
+            ImageReference::Registry(reference) => self.from_registry(reference, report).await,
+            ImageReference::Archive(digest) => self.from_archive(*digest, archives, report).await,
+        }
+    }
+
+    async fn from_registry(&self, reference: &RegistryReference, report: Report) -> Result<PreparedImage, ImageError> {
+        let registry = Registry::new(reference, self.shelf.settings.registries)?;
+        let (image, deliverer) = (reference.digest(), registry.deliverer());
+        if let Some(known) = self.known(image, &deliverer).await? {
+            registry.allows(&known.parts()).await?;
+            return self.ready(known).await;
+        }
+        let _turn = self.turn.lock().await;
+        if let Some(known) = self.known(image, &deliverer).await? {
+            registry.allows(&known.parts()).await?;
+            return self.ready(known).await;
+        }
+        let document = registry.manifest(image).await?;
+        let origin = Origin::Registry {
+            registry,
+            reference: reference.clone(),
+            report,
+        };
+        self.assemble(image, (image, document), origin, deliverer, self.shelf.room())
+            .await
+    }
+
+    async fn from_archive(
+        &self,
+        image: BlobId,
+        archives: &impl ArchiveSource,
+        report: Report,
+    ) -> Result<PreparedImage, ImageError> {
+        let deliverer = Deliverer::archives(&archives.name());
+        if let Some(known) = self.known(image, &deliverer).await? {
+            archives.allows(image).await.map_err(|error| not_opened(&error))?;
+            return self.ready(known).await;
+        }
+        let _turn = self.turn.lock().await;
+        if let Some(known) = self.known(image, &deliverer).await? {
+            archives.allows(image).await.map_err(|error| not_opened(&error))?;
+            return self.ready(known).await;
+        }
+        let stream = archives.open(image).await.map_err(|error| not_opened(&error))?;
+        let (spooled, room) = self.spool(image, stream, self.shelf.room(), report).await?;
+        let document = spooled.index.clone();
+        let first = (BlobId::of(&document), document);
+        self.assemble(image, first, Origin::Archive(spooled), deliverer, room)
+            .await
+    }
+
+    /// An image that this deliverer has delivered before. It may not be opened before the deliverer has said that this job
+    /// may have it.
+    async fn known(&self, image: BlobId, deliverer: &Deliverer) -> Result<Option<Known>, ImageError> {
+        let (shelf, deliverer) = (Arc::clone(&self.shelf), deliverer.clone());
+        blocking(move || {
+            Ok(shelf.find(image, &deliverer).map(|(record, config, pins)| Known {
+                image,
+                record,
+                config,
+                pins,
+            }))
         })
         .await
     }
 
-    /// Makes the image ready: from the cache, or from its registry, or from `archive`, which is awaited only for an image
-    /// that is an archive and not in the cache. If this future is dropped the transfer stops and nothing is left of it.
-    ///
-    /// # Errors
-    /// Any [`ImageError`]; nothing of the failed image is left, except layers that are complete in themselves.
-    pub async fn prepare<R>(
-        &self,
-        image: &ImageReference,
-        archive: impl Future<Output = io::Result<ArchiveStream<R>>> + Send,
-        report: impl Fn(Progress) + Send + Sync + 'static,
-    ) -> Result<PreparedImage, ImageError>
-    where
-        R: AsyncRead + Send + Unpin,
-    {
-        let report: Report = Arc::new(report);
-        if let Some(found) = self.cached(image).await? {
-            return Ok(found);
-        }
-        let _turn = self.turn.lock().await;
-        if let Some(found) = self.cached(image).await? {
-            return Ok(found);
-        }
-        let room = self.shelf.room();
-        match image {
-            ImageReference::Registry(reference) => {
-                let mut registry = Registry::new(reference, self.shelf.settings.registries)?;
-                let digest = reference.digest();
-                let document = registry.manifest(digest).await?;
-                let origin = Origin::Registry {
-                    registry,
-                    reference: reference.clone(),
-                    report,
-                };
-                self.assemble(digest, (digest, document), origin, room).await
-            }
-            ImageReference::Archive(digest) => {
-                let stream = archive.await.map_err(|error| {
-                    tracing::warn!(%error, "the image's archive could not be opened");
-                    ImageError::TransferStopped
-                })?;
-                let (spooled, room) = self.spool(*digest, stream, room, report).await?;
-                let document = spooled.index.clone();
-                self.assemble(
-                    *digest,
-                    (BlobId::of(&document), document),
-                    Origin::Archive(spooled),
-                    room,
-                )
-                .await
-            }
-        }
+    async fn ready(&self, known: Known) -> Result<PreparedImage, ImageError> {
+        let shelf = Arc::clone(&self.shelf);
+        let Known {
+            image,
+            record,
+            config,
+            pins,
+        } = known;
+        blocking(move || finish(&shelf, image, &record, &config, pins)).await
     }
 
     /// From an index or manifest to a ready image. Where that fails for good, the layers that were already complete go too.
@@ -206,10 +222,13 @@ impl Cache {
         image: BlobId,
         first: (BlobId, Vec<u8>),
         mut origin: Origin,
+        deliverer: Deliverer,
         room: Room,
     ) -> Result<PreparedImage, ImageError> {
         let mut fresh = Vec::new();
-        let result = self.assemble_from(image, first, &mut origin, room, &mut fresh).await;
+        let result = self
+            .assemble_from(image, first, &mut origin, &deliverer, room, &mut fresh)
+            .await;
         match &result {
             // What came whole before the network broke is not fetched again.
             Err(error) if error.blame() == Blame::Network => fresh.clear(),
@@ -231,6 +250,7 @@ impl Cache {
         image: BlobId,
         first: (BlobId, Vec<u8>),
         origin: &mut Origin,
+        deliverer: &Deliverer,
         mut room: Room,
         fresh: &mut Vec<BlobId>,
     ) -> Result<PreparedImage, ImageError> {
@@ -238,28 +258,31 @@ impl Cache {
         let config_bytes = origin.document(Part::Config, manifest.config.digest).await?;
         let config = Config::parse(&config_bytes, manifest.layers.len())?;
 
-        let mut pins: Vec<Pin> = Vec::new();
+        let mut here: Vec<(ExpectedLayer, Pin)> = Vec::new();
         let mut missing: Vec<ExpectedLayer> = Vec::new();
         for (layer, diff_id) in manifest.layers.iter().zip(&config.diff_ids) {
-            let seen = pins.iter().any(|pin| pin.digest == layer.digest)
-                || missing.iter().any(|other| other.blob.digest == layer.digest);
+            let expected = ExpectedLayer {
+                blob: *layer,
+                diff_id: *diff_id,
+            };
+            let seen = here.iter().map(|(other, _)| other).chain(&missing);
+            if seen.map(|other| other.blob.digest).any(|digest| digest == layer.digest) {
+                continue;
+            }
             match self.shelf.pin(layer.digest) {
-                _ if seen => {}
-                Some(pin) if pin.diff_id != *diff_id => return Err(other_content(layer)),
-                Some(pin) => pins.push(pin),
-                None => missing.push(ExpectedLayer {
-                    blob: *layer,
-                    diff_id: *diff_id,
-                }),
+                Some(pin) => here.push((expected, pin)),
+                None => missing.push(expected),
             }
         }
         room.expect(missing.iter().map(|layer| layer.blob.size).fold(0, u64::saturating_add))?;
         origin.start(&manifest, &missing);
+        let mut pins = self.proven(origin, deliverer, here).await?;
         for layer in missing {
             let entries: u64 = pins.iter().map(|pin| pin.entries).sum();
             let (pin, returned) = self.unpack(origin, layer, entries, room).await?;
             room = returned;
             fresh.push(pin.digest);
+            origin.has_delivered(&self.shelf, pin.digest, deliverer).await?;
             room.give_back(origin.layer_is_done(pin.digest).await?);
             pins.push(pin);
         }
@@ -268,14 +291,61 @@ impl Cache {
             manifest: digest,
             config: manifest.config.digest,
             layers,
+            delivered_by: Deliverers::default(),
         };
-        let shelf = Arc::clone(&self.shelf);
+        let (shelf, deliverer) = (Arc::clone(&self.shelf), deliverer.clone());
         blocking(move || {
             let ready = finish(&shelf, image, &record, &config_bytes, pins)?;
-            shelf.record(image, &record, [&document, &config_bytes])?;
+            shelf.record(image, &record, [&document, &config_bytes], &deliverer)?;
             Ok(ready)
         })
         .await
+    }
+
+    /// Layers of the cache, each after the origin has proven that it has the blob and that this job may have it. Nothing is
+    /// told of what the cache holds before that.
+    async fn proven(
+        &self,
+        origin: &mut Origin,
+        deliverer: &Deliverer,
+        here: Vec<(ExpectedLayer, Pin)>,
+    ) -> Result<Vec<Pin>, ImageError> {
+        let known: Vec<bool> = here
+            .iter()
+            .map(|(_, pin)| self.shelf.was_delivered_by(pin, deliverer))
+            .collect();
+        let (mut to_ask, mut pins) = (Vec::new(), Vec::new());
+        for ((layer, pin), known) in here.into_iter().zip(known) {
+            let part = Part::Layer(layer.blob.digest);
+            match origin {
+                Origin::Archive(spooled) => spooled.must_hold(part, layer.blob.digest, layer.blob.size)?,
+                Origin::Registry { .. } if known => to_ask.push((part, layer.blob.digest)),
+                Origin::Registry { .. } => {
+                    self.deliver_again(origin, &layer.blob).await?;
+                    origin.has_delivered(&self.shelf, pin.digest, deliverer).await?;
+                }
+            }
+            if pin.diff_id != layer.diff_id {
+                return Err(other_content(&layer.blob));
+            }
+            pins.push(pin);
+        }
+        if let Origin::Registry { registry, .. } = origin {
+            registry.allows(&to_ask).await?;
+        }
+        Ok(pins)
+    }
+
+    /// Has a layer that is in the cache already sent once more, and hashes it: it is worth something only as a proof.
+    async fn deliver_again(&self, origin: &mut Origin, layer: &Layer) -> Result<(), ImageError> {
+        let mut pumps = JoinSet::new();
+        let source = origin.layer(layer, &mut pumps).await?;
+        let expected = Expected {
+            part: Part::Layer(layer.digest),
+            digest: layer.digest,
+            size: Some(layer.size),
+        };
+        blocking(move || Verifying::new(source, expected).finish()).await
     }
 
     /// One layer into the cache.
@@ -332,131 +402,6 @@ impl Cache {
     }
 }
 
-/// Where the parts of the image that is being prepared come from.
-enum Origin {
-    Registry {
-        registry: Registry,
-        reference: RegistryReference,
-        report: Report,
-    },
-    Archive(Spooled),
-}
-
-impl Origin {
-    /// Follows indexes to the manifest for this machine.
-    async fn manifest(&mut self, first: (BlobId, Vec<u8>)) -> Result<(BlobId, Vec<u8>, Manifest), ImageError> {
-        let (mut digest, mut document) = first;
-        for _ in 0..=DEEPEST_INDEX {
-            let list = match Document::parse(&document)? {
-                Document::Manifest(manifest) => return Ok((digest, document, manifest)),
-                Document::Index(list) => list,
-            };
-            digest = manifest::choose_manifest(&list)?.digest;
-            document = self.document(Part::Manifest, digest).await?;
-        }
-        Err(ImageError::malformed(
-            Part::Index,
-            "it leads to an index, and that to another, and so on",
-        ))
-    }
-
-    async fn document(&mut self, part: Part, digest: BlobId) -> Result<Vec<u8>, ImageError> {
-        match self {
-            Self::Registry { registry, .. } if part == Part::Config => registry.config(digest).await,
-            Self::Registry { registry, .. } => registry.manifest(digest).await,
-            Self::Archive(spooled) => spooled.document(part, digest),
-        }
-    }
-
-    /// From here on progress is known against a whole: what is in the cache counts as transferred.
-    fn start(&mut self, manifest: &Manifest, missing: &[ExpectedLayer]) {
-        if let Self::Registry { report, .. } = self {
-            let sizes: BTreeMap<BlobId, u64> = manifest.layers.iter().map(|layer| (layer.digest, layer.size)).collect();
-            let total = sizes.values().copied().fold(0, u64::saturating_add);
-            let fetched: u64 = missing.iter().map(|layer| layer.blob.size).sum();
-            let here = total.saturating_sub(fetched);
-            let (done, inner) = (AtomicU64::new(here), Arc::clone(report));
-            *report = Arc::new(move |more: Progress| {
-                let done = done.fetch_add(more.done.0, Ordering::Relaxed) + more.done.0;
-                inner(Progress {
-                    done: Bytes(done),
-                    total: Some(Bytes(total)),
-                });
-            });
-            report(Progress {
-                done: Bytes(0),
-                total: None,
-            });
-        }
-    }
-
-    /// A reader for the blocking thread, and whatever feeds it in `pumps`.
-    async fn layer(&mut self, layer: &Layer, pumps: &mut JoinSet<()>) -> Result<Box<dyn Read + Send>, ImageError> {
-        match self {
-            Self::Registry {
-                registry,
-                reference,
-                report,
-            } => {
-                let answer = registry.layer(layer.digest).await?;
-                let (sender, receiver) = mpsc::channel(CHUNKS_IN_FLIGHT);
-                let report = Arc::clone(report);
-                let count = move |bytes| {
-                    report(Progress {
-                        done: Bytes(bytes),
-                        total: None,
-                    })
-                };
-                pumps.spawn(Registry::pump(reference.clone(), answer, sender, count));
-                Ok(Box::new(ChannelReader::new(receiver)))
-            }
-            Self::Archive(spooled) => Ok(Box::new(spooled.open(layer.digest)?)),
-        }
-    }
-
-    /// Removes what the layer was unpacked from; says how much room that gives back.
-    async fn layer_is_done(&mut self, digest: BlobId) -> Result<u64, ImageError> {
-        let spooled = match self {
-            Self::Registry { .. } => None,
-            Self::Archive(spooled) => spooled.give_up(digest),
-        };
-        let Some((path, size)) = spooled else { return Ok(0) };
-        // Freeing gigabytes takes a file system a while.
-        blocking(move || std::fs::remove_file(&path).map_err(|error| ImageError::io("remove", path, error))).await?;
-        Ok(size)
-    }
-}
-
-async fn pump_archive<R: AsyncRead + Unpin>(
-    mut stream: ArchiveStream<R>,
-    chunks: mpsc::Sender<Chunk>,
-    report: &Report,
-) {
-    let mut done = 0;
-    loop {
-        let mut buffer = BytesMut::with_capacity(CHUNK);
-        let chunk = match stream.reader.read_buf(&mut buffer).await {
-            Ok(0) => Chunk::End,
-            Ok(count) => {
-                done += count as u64;
-                report(Progress {
-                    done: Bytes(done),
-                    total: stream.bytes,
-                });
-                Chunk::Bytes(buffer.freeze())
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the image's archive could not be read on");
-                Chunk::Failed(ImageError::TransferStopped)
-            }
-        };
-        let last = !matches!(chunk, Chunk::Bytes(_));
-        if chunks.send(chunk).await.is_err() || last {
-            return;
-        }
-    }
-}
-
 /// What is the same for an image from the cache and one just unpacked.
 fn finish(
     shelf: &Shelf,
@@ -500,23 +445,32 @@ fn finish(
     })
 }
 
+/// What is known of an image before its source was asked.
+struct Known {
+    image: BlobId,
+    record: ImageRecord,
+    config: Vec<u8>,
+    pins: Vec<Pin>,
+}
+
+impl Known {
+    /// Everything that a registry has to agree to.
+    fn parts(&self) -> Vec<(Part, BlobId)> {
+        let ImageRecord { manifest, config, .. } = self.record;
+        let mut parts = vec![(Part::Manifest, self.image)];
+        if manifest != self.image {
+            parts.push((Part::Manifest, manifest));
+        }
+        parts.push((Part::Config, config));
+        let layers: BTreeSet<BlobId> = self.record.layers.iter().copied().collect();
+        parts.extend(layers.into_iter().map(|layer| (Part::Layer(layer), layer)));
+        parts
+    }
+}
+
 fn other_content(layer: &Layer) -> ImageError {
     ImageError::malformed(
         Part::Config,
         format!("it names another content for {}", Part::Layer(layer.digest)),
     )
-}
-
-/// Runs what blocks where it may; a panic there is a panic here.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
-) -> Result<T, ImageError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(failure) => match failure.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // Only a runtime that is shutting down cancels a blocking task.
-            Err(_) => Err(ImageError::TransferStopped),
-        },
-    }
 }

@@ -213,6 +213,12 @@ pub enum ImageError {
     /// The transfer ended before the image did.
     #[error("the transfer of the image stopped early: try again")]
     TransferStopped,
+    /// The exchange would not give the archive to this job.
+    #[error("the image's archive is not given to this job ({reason}): submit the job again")]
+    ArchiveRefused {
+        /// In its words.
+        reason: String,
+    },
     /// The process may not do what unpacking needs.
     #[error(
         "not permitted to {doing} while unpacking the image: the agent needs root, or a range of subordinate ids, to give files to the job's user"
@@ -264,6 +270,7 @@ impl ImageError {
             | Self::OverBudget { .. }
             | Self::FreeSpaceFloor { .. }
             | Self::DiskFull { .. }
+            | Self::ArchiveRefused { .. }
             | Self::NotPermitted { .. }
             | Self::CacheInUse { .. }
             | Self::Io { .. } => Blame::Machine,

@@ -5,18 +5,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use reqwest::header::{ACCEPT, WWW_AUTHENTICATE};
 use reqwest::redirect::{Attempt, Policy};
-use reqwest::{Client, Response, StatusCode, Url};
+use reqwest::{Client, Method, Response, StatusCode, Url};
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 
 use super::error::{ImageError, Part};
 use super::manifest::LARGEST_DOCUMENT;
 use super::public_address::{NotPublicHost, PublicResolver, is_public};
 use super::reference::{RegistryReference, host_address, is_loopback_host};
+use super::source::Deliverer;
 use super::stream::Chunk;
 
 /// Which registries may be talked to.
@@ -36,6 +38,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// A transfer may take hours, but not stand still.
 const STANDSTILL: Duration = Duration::from_secs(60);
 const MOST_REDIRECTS: usize = 5;
+/// An image has up to 127 layers, and a registry counts connections.
+const QUESTIONS_AT_ONCE: usize = 8;
 const LARGEST_TOKEN_ANSWER: u64 = 64 << 10;
 
 /// One registry, for the time of one image.
@@ -43,7 +47,7 @@ pub(crate) struct Registry {
     http: Client,
     reference: RegistryReference,
     access: RegistryAccess,
-    token: Option<String>,
+    token: Mutex<Option<String>>,
 }
 
 impl Registry {
@@ -70,28 +74,56 @@ impl Registry {
             http,
             reference: reference.clone(),
             access,
-            token: None,
+            token: Mutex::new(None),
         })
     }
 
+    /// Who this is to the cache.
+    pub(crate) fn deliverer(&self) -> Deliverer {
+        Deliverer::registry(&self.reference.authority())
+    }
+
     /// An index or manifest, its digest verified.
-    pub(crate) async fn manifest(&mut self, digest: BlobId) -> Result<Vec<u8>, ImageError> {
-        let answer = self
-            .get(&format!("manifests/{digest}"), MANIFESTS, Part::Manifest)
-            .await?;
+    pub(crate) async fn manifest(&self, digest: BlobId) -> Result<Vec<u8>, ImageError> {
+        let answer = self.get(Part::Manifest, digest).await?;
         self.document(answer, Part::Manifest, digest).await
     }
 
     /// A config, its digest verified.
-    pub(crate) async fn config(&mut self, digest: BlobId) -> Result<Vec<u8>, ImageError> {
-        let answer = self.get(&format!("blobs/{digest}"), ANYTHING, Part::Config).await?;
+    pub(crate) async fn config(&self, digest: BlobId) -> Result<Vec<u8>, ImageError> {
+        let answer = self.get(Part::Config, digest).await?;
         self.document(answer, Part::Config, digest).await
     }
 
     /// A layer's blob, still to be read and verified.
-    pub(crate) async fn layer(&mut self, digest: BlobId) -> Result<Response, ImageError> {
-        self.get(&format!("blobs/{digest}"), ANYTHING, Part::Layer(digest))
+    pub(crate) async fn layer(&self, digest: BlobId) -> Result<Response, ImageError> {
+        self.get(Part::Layer(digest), digest).await
+    }
+
+    /// Asks whether all of these would be given to this job now, transferring none of them.
+    ///
+    /// # Errors
+    /// What the registry says of the first that it would not give.
+    pub(crate) async fn allows(&self, parts: &[(Part, BlobId)]) -> Result<(), ImageError> {
+        let Some((first, rest)) = parts.split_first() else {
+            return Ok(());
+        };
+        // The first one alone fetches the token that the others show.
+        self.allows_one(*first).await?;
+        let questions: Vec<_> = rest.iter().map(|part| self.allows_one(*part)).collect();
+        stream::iter(questions)
+            .buffer_unordered(QUESTIONS_AT_ONCE)
+            .try_collect()
             .await
+    }
+
+    async fn allows_one(&self, (part, digest): (Part, BlobId)) -> Result<(), ImageError> {
+        let answer = self.ask(Method::HEAD, part, digest).await?;
+        if answer.status() == StatusCode::OK {
+            return Ok(());
+        }
+        // Some registries' stores sign addresses for GET only; of its answer only the head is read.
+        self.get(part, digest).await.map(drop)
     }
 
     /// Sends a layer's bytes to who unpacks them; ends early where nobody listens any more.
@@ -117,31 +149,51 @@ impl Registry {
         }
     }
 
-    async fn get(&mut self, path: &str, accept: &str, part: Part) -> Result<Response, ImageError> {
-        let reference = &self.reference;
-        let scheme = if reference.is_loopback() { "http" } else { "https" };
-        let url = format!(
-            "{scheme}://{}/v2/{}/{path}",
-            reference.authority(),
-            reference.repository()
-        );
-        let mut answer = self.send(&url, accept).await?;
-        if answer.status() == StatusCode::UNAUTHORIZED
-            && self.token.is_none()
-            && let Some(challenge) = challenge_of(&answer)
-        {
-            self.token = Some(self.ask_for_token(&challenge).await?);
-            answer = self.send(&url, accept).await?;
-        }
+    async fn get(&self, part: Part, digest: BlobId) -> Result<Response, ImageError> {
+        let answer = self.ask(Method::GET, part, digest).await?;
         match answer.status() {
             StatusCode::OK => Ok(answer),
             status => Err(self.refused(status, part)),
         }
     }
 
-    async fn send(&self, url: &str, accept: &str) -> Result<Response, ImageError> {
-        let mut request = self.http.get(url).header(ACCEPT, accept);
-        if let Some(token) = &self.token {
+    /// Asks for a part, with a token where one is asked for; whatever the answer.
+    async fn ask(&self, method: Method, part: Part, digest: BlobId) -> Result<Response, ImageError> {
+        let reference = &self.reference;
+        let scheme = if reference.is_loopback() { "http" } else { "https" };
+        let (place, accept) = match part {
+            Part::Manifest | Part::Index => ("manifests", MANIFESTS),
+            Part::Archive | Part::Config | Part::Layer(_) | Part::Blob(_) => ("blobs", ANYTHING),
+        };
+        let (authority, repository) = (reference.authority(), reference.repository());
+        let url = format!("{scheme}://{authority}/v2/{repository}/{place}/{digest}");
+        let shown = self.token.lock().await.clone();
+        let answer = self.send(&method, &url, accept, shown.as_deref()).await?;
+        if answer.status() == StatusCode::UNAUTHORIZED
+            && shown.is_none()
+            && let Some(challenge) = challenge_of(&answer)
+        {
+            let mut token = self.token.lock().await;
+            let fresh = match token.take() {
+                Some(fetched_meanwhile) => fetched_meanwhile,
+                None => self.ask_for_token(&challenge).await?,
+            };
+            *token = Some(fresh.clone());
+            drop(token);
+            return self.send(&method, &url, accept, Some(&fresh)).await;
+        }
+        Ok(answer)
+    }
+
+    async fn send(
+        &self,
+        method: &Method,
+        url: &str,
+        accept: &str,
+        token: Option<&str>,
+    ) -> Result<Response, ImageError> {
+        let mut request = self.http.request(method.clone(), url).header(ACCEPT, accept);
+        if let Some(token) = token {
             request = request.bearer_auth(token);
         }
         request.send().await.map_err(|error| failed(&self.reference, &error))

@@ -28,6 +28,7 @@ use tempfile::TempDir;
 
 use super::cache::CacheSettings;
 use super::error::ImageError;
+use super::source::{Deliverer, Deliverers};
 use super::unpack::Unpacked;
 
 /// Room is taken in steps of this, so that the file system is not asked for every entry.
@@ -40,16 +41,22 @@ pub(crate) struct ImageRecord {
     pub(crate) config: BlobId,
     /// As the manifest lists them, lowest first.
     pub(crate) layers: Vec<BlobId>,
+    /// Who has delivered all of it.
+    #[serde(default)]
+    pub(crate) delivered_by: Deliverers,
 }
 
 /// The content of `complete`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Marker {
     diff_id: BlobId,
     bytes: u64,
     entries: u64,
     /// Counts uses, not time: no clock is needed to know what was used last.
     last_use: u64,
+    /// Which registries have delivered the blob. An archive has to bring its own each time, so exchanges are not noted here.
+    #[serde(default)]
+    delivered_by: Deliverers,
 }
 
 #[derive(Debug)]
@@ -124,7 +131,7 @@ impl Shelf {
             bytes,
             entries,
             ..
-        } = held.marker;
+        } = held.marker.clone();
         drop(state);
         Some(Pin {
             shelf: Arc::clone(self),
@@ -161,6 +168,7 @@ impl Shelf {
             bytes: unpacked.bytes,
             entries: unpacked.entries,
             last_use: 0,
+            delivered_by: Deliverers::default(),
         };
         // The marker must never be on disk without the files that it vouches for, power cut or not.
         let opened = File::open(folder.path()).map_err(failed)?;
@@ -196,18 +204,60 @@ impl Shelf {
         })
     }
 
-    /// Keeps an image's documents, so that it needs no network the next time.
-    pub(crate) fn record(&self, image: BlobId, record: &ImageRecord, documents: [&[u8]; 2]) -> Result<(), ImageError> {
+    /// Notes that this registry, too, has delivered the layer's blob.
+    pub(crate) fn add_deliverer(&self, layer: BlobId, deliverer: &Deliverer) -> Result<(), ImageError> {
+        let mut state = self.state();
+        let Some(held) = state.layers.get_mut(&layer) else {
+            return Ok(());
+        };
+        held.marker.delivered_by.add(deliverer);
+        let marker = held.marker.clone();
+        drop(state);
+        write_json(&self.layer_path(layer).join("complete"), &marker)
+    }
+
+    /// Whether this registry has delivered the layer's blob to this cache before.
+    pub(crate) fn was_delivered_by(&self, pin: &Pin, deliverer: &Deliverer) -> bool {
+        let state = self.state();
+        let held = state.layers.get(&pin.digest);
+        held.is_some_and(|held| held.marker.delivered_by.holds(deliverer))
+    }
+
+    /// Keeps an image's documents, so that they need not be transferred the next time.
+    pub(crate) fn record(
+        &self,
+        image: BlobId,
+        record: &ImageRecord,
+        documents: [&[u8]; 2],
+        deliverer: &Deliverer,
+    ) -> Result<(), ImageError> {
         for document in documents {
             let path = self.settings.directory.join("blobs").join(BlobId::of(document).hex());
             write_whole(&path, document)?;
         }
-        write_json(&self.image_path(image), record)
+        let path = self.image_path(image);
+        let known: Option<ImageRecord> = read_json(&path);
+        // The digest says what it is made of; who has delivered it grows.
+        let mut delivered_by = known.map(|known| known.delivered_by).unwrap_or_default();
+        delivered_by.add(deliverer);
+        let record = ImageRecord {
+            delivered_by,
+            ..record.clone()
+        };
+        write_json(&path, &record)
     }
 
-    /// What an image's digest leads to, its layers pinned, its config's bytes. `None` where anything is missing.
-    pub(crate) fn find(self: &Arc<Self>, image: BlobId) -> Option<(ImageRecord, Vec<u8>, Vec<Pin>)> {
+    /// What an image's digest leads to, its layers pinned, its config's bytes. `None` where anything is missing, and where
+    /// this deliverer has not delivered it all before.
+    pub(crate) fn find(
+        self: &Arc<Self>,
+        image: BlobId,
+        deliverer: &Deliverer,
+    ) -> Option<(ImageRecord, Vec<u8>, Vec<Pin>)> {
         let record: ImageRecord = read_json(&self.image_path(image))?;
+        if !record.delivered_by.holds(deliverer) {
+            return None;
+        }
         let config = fs::read(self.settings.directory.join("blobs").join(record.config.hex())).ok()?;
         if BlobId::of(&config) != record.config {
             return None;
@@ -223,7 +273,7 @@ impl Shelf {
     /// Writes down that these were used now, so that the order outlives a restart.
     pub(crate) fn remember_use(&self, pins: &[Pin]) -> Result<(), ImageError> {
         for pin in pins {
-            let marker = self.state().layers.get(&pin.digest).map(|held| held.marker);
+            let marker = self.state().layers.get(&pin.digest).map(|held| held.marker.clone());
             if let Some(marker) = marker {
                 write_json(&self.layer_path(pin.digest).join("complete"), &marker)?;
             }

@@ -8,10 +8,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use sela_oci_images::{Compression, Content, Entry, EntryKind, Image, Layer};
 use sela_sandbox::image::{ImageUser, PreparedImage};
 
-use crate::workbench::archive_reference;
-use crate::workbench::{
-    OWNERS, Workbench, image, listing, prepare_archive, prepare_without_archive, skipped_without_root,
-};
+use crate::workbench::{OWNERS, Workbench, image, listing, prepare_archive, prepare_known, skipped_without_root};
 
 #[tokio::test]
 async fn files_arrive_with_mapped_owners_and_without_privileges() {
@@ -221,9 +218,7 @@ async fn an_image_is_fetched_once_and_layers_are_shared() {
     assert_ne!(first_ready.layers[1], second_ready.layers[1]);
 
     let before = listing(&bench.cache_path());
-    let again = prepare_without_archive(&cache, &archive_reference(&first), |_| {})
-        .await
-        .unwrap();
+    let again = prepare_known(&cache, &first).await;
     assert_eq!(
         (&again.layers, &again.config),
         (&first_ready.layers, &first_ready.config)
@@ -232,7 +227,5 @@ async fn an_image_is_fetched_once_and_layers_are_shared() {
 
     drop((cache, first_ready, second_ready, again));
     let reopened = bench.cache();
-    prepare_without_archive(&reopened, &archive_reference(&second), |_| {})
-        .await
-        .unwrap();
+    prepare_known(&reopened, &second).await;
 }

@@ -9,6 +9,7 @@
 
 mod honest;
 mod hostile;
+mod possession;
 mod registry;
 mod room;
 mod served;

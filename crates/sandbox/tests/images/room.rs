@@ -10,7 +10,7 @@ use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::{Cache, CacheSettings, ImageError};
 
 use crate::workbench::{
-    Workbench, archive_reference, image, listing, prepare_archive, prepare_without_archive, skipped_without_root,
+    Archives, Workbench, archive_reference, image, listing, prepare_archive, prepare_known, skipped_without_root,
 };
 
 /// An image whose one layer takes `mebibytes` on disk, different for each `name`.
@@ -22,8 +22,14 @@ fn sized(bench: &Workbench, name: &str, mebibytes: u64) -> ImageOnDisk {
     bench.write(&image(vec![layer]))
 }
 
+/// Whether the cache opens it without having it sent; that is a use of it.
 async fn holds(cache: &Cache, image: &ImageOnDisk) -> bool {
-    cache.cached(&archive_reference(image)).await.unwrap().is_some()
+    let archives = Archives::that_only_allow(image);
+    match cache.prepare(&archive_reference(image), &archives, |_| {}).await {
+        Ok(_) => true,
+        Err(ImageError::TransferStopped) => false,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[tokio::test]
@@ -111,17 +117,7 @@ async fn an_image_over_the_budget_evicts_nothing_in_vain_and_says_both_sizes() {
     let large = bench.write(&image(vec![
         Layer::new().file("run", 0o755, noise).compressed(Compression::None),
     ]));
-    let archive = async {
-        let reader = tokio::fs::File::open(&large.archive).await?;
-        Ok(sela_sandbox::image::ArchiveStream {
-            reader,
-            bytes: Some(Bytes(large.bytes)),
-        })
-    };
-    let error = cache
-        .prepare(&archive_reference(&large), archive, |_| {})
-        .await
-        .unwrap_err();
+    let error = prepare_archive(&cache, &large).await.unwrap_err();
     let sentence = "image needs 4.4 MB or more, the disk budget leaves 3.0 MB: raise the disk budget";
     assert!(error.to_string().contains(sentence), "{error}");
     assert!(holds(&cache, &small).await);
@@ -222,9 +218,7 @@ async fn what_a_crash_left_is_swept_when_the_cache_is_opened() {
     let cache = bench.cache();
     assert_eq!(listing(&bench.cache_path()), clean);
     assert!(whole.archive.exists(), "the sweep follows no link");
-    prepare_without_archive(&cache, &archive_reference(&whole), |_| {})
-        .await
-        .unwrap();
+    prepare_known(&cache, &whole).await;
 }
 
 #[tokio::test]

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sela_oci_images::{Image, ImageOnDisk, Layer};
+use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::unpack::UnpackLimits;
 use sela_sandbox::image::{
-    ArchiveStream, Cache, CacheSettings, ImageError, ImageReference, PreparedImage, Progress, RegistryAccess,
+    ArchiveSource, ArchiveStream, Cache, CacheSettings, ImageError, ImageReference, PreparedImage, Progress,
+    RegistryAccess,
 };
 use tempfile::TempDir;
 use tokio::fs::File;
@@ -89,22 +92,89 @@ pub(crate) async fn prepare_archive_as(
     reference: &ImageReference,
     image: &ImageOnDisk,
 ) -> Result<PreparedImage, ImageError> {
-    let path = image.archive.clone();
-    let archive = async move {
-        let reader = File::open(path).await?;
-        Ok(ArchiveStream { reader, bytes: None })
-    };
-    cache.prepare(reference, archive, |_| {}).await
+    cache
+        .prepare(reference, &Archives::with(reference.digest(), image), |_| {})
+        .await
 }
 
-/// For images that must not need an archive.
+/// For images that the cache has and the exchange need not send again.
+pub(crate) async fn prepare_known(cache: &Cache, image: &ImageOnDisk) -> PreparedImage {
+    let archives = Archives::of(image);
+    let ready = cache.prepare(&archive_reference(image), &archives, |_| {}).await;
+    assert_eq!(archives.opened(), 0, "no archive was to be sent");
+    ready.unwrap()
+}
+
+/// For images of a registry.
 pub(crate) async fn prepare_without_archive(
     cache: &Cache,
     reference: &ImageReference,
     report: impl Fn(Progress) + Send + Sync + 'static,
 ) -> Result<PreparedImage, ImageError> {
-    let archive = async { Err::<ArchiveStream<File>, _>(std::io::Error::other("no archive was to be asked for")) };
-    cache.prepare(reference, archive, report).await
+    cache.prepare(reference, &Archives::default(), report).await
+}
+
+/// An exchange, as far as the cache knows one: what it gives to the job at hand, and how often it was asked to send.
+#[derive(Default)]
+pub(crate) struct Archives {
+    name: &'static str,
+    given: Vec<(BlobId, PathBuf)>,
+    opened: AtomicU32,
+}
+
+impl Archives {
+    pub(crate) fn of(image: &ImageOnDisk) -> Self {
+        Self::with(archive_reference(image).digest(), image)
+    }
+
+    /// What is given under another digest than its own, too.
+    pub(crate) fn with(digest: BlobId, image: &ImageOnDisk) -> Self {
+        Self {
+            given: vec![(digest, image.archive.clone())],
+            ..Self::default()
+        }
+    }
+
+    /// Says that the job may have it, and then cannot send it.
+    pub(crate) fn that_only_allow(image: &ImageOnDisk) -> Self {
+        Self {
+            given: vec![(archive_reference(image).digest(), PathBuf::from("/nowhere"))],
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+
+    pub(crate) fn opened(&self) -> u32 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    fn path(&self, archive: BlobId) -> io::Result<&Path> {
+        let found = self.given.iter().find(|(digest, _)| *digest == archive);
+        let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "this token opens no such blob");
+        found.map(|(_, path)| path.as_path()).ok_or_else(refused)
+    }
+}
+
+impl ArchiveSource for Archives {
+    type Reader = File;
+
+    fn name(&self) -> String {
+        self.name.to_owned()
+    }
+
+    async fn allows(&self, archive: BlobId) -> io::Result<()> {
+        self.path(archive).map(drop)
+    }
+
+    async fn open(&self, archive: BlobId) -> io::Result<ArchiveStream<File>> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        let reader = File::open(self.path(archive)?).await?;
+        let bytes = Some(Bytes(reader.metadata().await?.len()));
+        Ok(ArchiveStream { reader, bytes })
+    }
 }
 
 /// An image of these layers that runs `/run`.
