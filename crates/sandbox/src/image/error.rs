@@ -42,7 +42,8 @@ impl fmt::Display for Part {
 /// Whose move it is after an [`ImageError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
-    /// The image or its reference: it fails the same on every machine, so the tenant must act.
+    /// The image or its reference: it fails the same on every machine, so the tenant must act. An image for another processor
+    /// counts as that: nearly all nodes are alike, and each of the rest would be tried for nothing.
     Image,
     /// This machine: another one may run the image.
     Machine,
@@ -91,7 +92,7 @@ pub enum ImageError {
         actual: u64,
     },
     /// Built for another processor or operating system.
-    #[error("image is for {image}; this machine is {machine}: build it for linux/{machine}")]
+    #[error("the image is for {image}, this node is {machine}: build it for linux/{machine}")]
     OtherPlatform {
         /// The platforms that the image offers.
         image: String,
@@ -260,13 +261,13 @@ impl ImageError {
             | Self::Bomb { .. }
             | Self::TooManyEntries { .. }
             | Self::DocumentTooLarge { .. }
+            | Self::OtherPlatform { .. }
             | Self::NotPublic { .. }
             | Self::Registry {
                 reference_at_fault: true,
                 ..
             } => Blame::Image,
-            Self::OtherPlatform { .. }
-            | Self::OwnerOutsideRange { .. }
+            Self::OwnerOutsideRange { .. }
             | Self::OverBudget { .. }
             | Self::FreeSpaceFloor { .. }
             | Self::DiskFull { .. }

@@ -404,7 +404,7 @@ mod tests {
         };
         check_choice(&[entry(Some(("linux", other))), entry(Some(("linux", mine)))], Ok(1));
         check_choice(&[entry(None)], Ok(0));
-        let refused = format!("image is for {other}; this machine is {mine}");
+        let refused = format!("the image is for {other}, this node is {mine}: build it for linux/{mine}");
         check_choice(
             &[entry(Some(("linux", other))), entry(Some(("unknown", "unknown")))],
             Err(&refused),
@@ -434,7 +434,7 @@ mod tests {
         check_config(|config| config["config"] = Value::Null, Ok(()));
         check_config(
             |config| config["architecture"] = json!("sparc"),
-            Err("image is for sparc; this machine is"),
+            Err("the image is for sparc, this node is"),
         );
         check_config(|config| config["os"] = json!("windows"), Err("image is for windows/"));
         check_config(

@@ -282,7 +282,7 @@ async fn an_index_leads_to_the_manifest_of_this_machine() {
     assert!(ready.layers[0].join("mine").exists());
     assert_eq!(ready.digest, both.digest());
     let sentence = format!(
-        "image is for s390x; this machine is {}",
+        "the image is for s390x, this node is {}",
         sela_oci_images::native_architecture()
     );
     check_refused(&cache, &only_other, &bench, &sentence).await;
