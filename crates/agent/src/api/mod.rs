@@ -2,6 +2,8 @@
 //! forwards and streams; the loop decides.
 
 mod events;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod guest;
 mod page;
 #[cfg(test)]
