@@ -276,7 +276,7 @@ async fn ask_exchange(arguments: AdminArguments) -> Result<(), Failure> {
         }) => {
             let idempotency_key = match idempotency_key {
                 Some(key) => key,
-                None => hex::encode(keys::random_bytes()?),
+                None => hex::encode(keys::random_bytes::<32>()?),
             };
             let deposit = Deposit {
                 amount,

@@ -7,6 +7,7 @@ use crate::store::blob_owners::BlobOwner;
 use sela_market::effect::{Answer, Refusal};
 use sela_market::floor::Floor;
 use sela_market::input::{Ask, ConnectionId};
+use sela_protocol::confidential::Confidential;
 use sela_protocol::id::TenantId;
 use sela_protocol::node::{Hello, NodeMessage};
 use sela_protocol::session::Frame;
@@ -57,17 +58,26 @@ pub(crate) enum Arrival {
 /// What is committed together with what is asked, if it is granted.
 #[derive(Debug, Clone)]
 pub(crate) enum Along {
-    /// The submission has an idempotency key.
+    /// A job is submitted.
     Submission {
-        /// Whose key.
+        /// By whom.
         tenant: TenantId,
-        /// As sent.
-        idempotency_key: String,
-        /// Of the spec as sent.
-        spec_hash: String,
+        /// Under which idempotency key, if any.
+        once: Option<Once>,
+        /// What only the job may read.
+        confidential: Box<Confidential>,
     },
     /// The blob belongs to a tenant from then on.
     BlobOwner(BlobOwner),
+}
+
+/// What makes a submission one job, however often it is sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Once {
+    /// As sent.
+    pub(crate) idempotency_key: String,
+    /// Of the job as sent.
+    pub(crate) fingerprint: String,
 }
 
 /// Why there is no answer.

@@ -1,18 +1,21 @@
 //! The one task that owns the floor. It takes what has come in, steps the floor, commits all records of the turn at once,
 //! and only then sends, replies and acknowledges. Nothing is decided here: decisions are the floor's.
 
-use crate::door::{Along, Arrival, AskError, Inside, Scene};
+use crate::door::{Along, Arrival, AskError, Inside, Once, Scene};
 use crate::keys;
 use crate::session::table::SessionTable;
 use crate::session::{Farewell, Outgoing};
 use crate::store::Store;
+use crate::store::confidential::Kept;
 use crate::store::records::{self, Batch, Beside};
 use crate::store::submissions::Submission;
+use crate::vault::Vault;
 use anyhow::Context;
 use ed25519_dalek::SigningKey;
 use sela_market::effect::{Answer, Effect};
 use sela_market::floor::Floor;
 use sela_market::input::{Ask, ConnectionId, Entropy, Input, RequestId};
+use sela_market::record::Record;
 use sela_protocol::envelope::Envelope;
 use sela_protocol::id::{IdSource, JobId, TenantId};
 use sela_protocol::node::{ExchangeMessage, Hello};
@@ -36,6 +39,7 @@ pub(crate) struct FloorLoop {
     store: Store,
     key: SigningKey,
     submissions: HashMap<(TenantId, String), (String, JobId)>,
+    vault: Vault,
     requests: u64,
 }
 
@@ -58,7 +62,7 @@ enum Deed {
 
 impl FloorLoop {
     /// Takes over a floor that was restored from the store.
-    pub(crate) fn new(floor: Floor, store: Store, key: SigningKey, submissions: Vec<Submission>) -> Self {
+    pub(crate) fn new(floor: Floor, store: Store, key: SigningKey, submissions: Vec<Submission>, vault: Vault) -> Self {
         Self {
             floor,
             sessions: SessionTable::default(),
@@ -66,8 +70,9 @@ impl FloorLoop {
             key,
             submissions: submissions
                 .into_iter()
-                .map(|known| ((known.tenant, known.idempotency_key), (known.spec_hash, known.job)))
+                .map(|known| ((known.tenant, known.idempotency_key), (known.fingerprint, known.job)))
                 .collect(),
+            vault,
             requests: 0,
         }
     }
@@ -157,12 +162,12 @@ impl FloorLoop {
     fn ask(&mut self, now: Now, ask: Ask, along: Option<Along>, reply: Reply, turn: &mut Turn) -> anyhow::Result<()> {
         if let Some(Along::Submission {
             tenant,
-            idempotency_key,
-            spec_hash,
+            once: Some(once),
+            ..
         }) = &along
-            && let Some((known_hash, job)) = self.submissions.get(&(*tenant, idempotency_key.clone()))
+            && let Some((known, job)) = self.submissions.get(&(*tenant, once.idempotency_key.clone()))
         {
-            let answer = if known_hash == spec_hash {
+            let answer = if *known == once.fingerprint {
                 Ok(Answer::Submitted(sela_protocol::tenant::Submitted { job: *job }))
             } else {
                 Err(AskError::KeyUsed)
@@ -178,7 +183,7 @@ impl FloorLoop {
             .iter()
             .find_map(|deed| granted(deed, request));
         if let (Some(answer), Some(along)) = (granted, along) {
-            let beside = self.beside(answer.clone(), along);
+            let beside = self.beside(answer.clone(), along)?;
             turn.batch.beside.extend(beside);
         }
         turn.waiting.insert(request, reply);
@@ -186,29 +191,53 @@ impl FloorLoop {
     }
 
     /// What is committed along with a granted request.
-    fn beside(&mut self, answer: Answer, along: Along) -> Option<Beside> {
+    fn beside(&mut self, answer: Answer, along: Along) -> anyhow::Result<Vec<Beside>> {
         match (along, answer) {
             (
                 Along::Submission {
                     tenant,
-                    idempotency_key,
-                    spec_hash,
+                    once,
+                    confidential,
                 },
                 Answer::Submitted(submitted),
             ) => {
                 let job = submitted.job;
-                self.submissions
-                    .insert((tenant, idempotency_key.clone()), (spec_hash.clone(), job));
-                Some(Beside::Submission(Submission {
-                    tenant,
-                    idempotency_key,
-                    spec_hash,
-                    job,
-                }))
+                let sealed = self.vault.take(job, *confidential)?;
+                let mut beside = vec![Beside::Confidential(Kept { job, sealed })];
+                beside.extend(once.map(|once| self.remember(tenant, job, once)));
+                Ok(beside)
             }
-            (Along::BlobOwner(owner), _) => Some(Beside::BlobOwner(owner)),
-            (Along::Submission { .. }, _) => None,
+            (Along::BlobOwner(owner), _) => Ok(vec![Beside::BlobOwner(owner)]),
+            (Along::Submission { .. }, _) => Ok(Vec::new()),
         }
+    }
+
+    fn remember(&mut self, tenant: TenantId, job: JobId, once: Once) -> Beside {
+        let Once {
+            idempotency_key,
+            fingerprint,
+        } = once;
+        self.submissions
+            .insert((tenant, idempotency_key.clone()), (fingerprint.clone(), job));
+        Beside::Submission(Submission {
+            tenant,
+            idempotency_key,
+            fingerprint,
+            job,
+        })
+    }
+
+    /// Jobs that end in these records need their secrets no more.
+    fn forget(&mut self, records: &[Record], turn: &mut Turn) -> anyhow::Result<()> {
+        for record in records {
+            if let Record::JobEnded { job, .. } = record
+                && let Some(sealed) = self.vault.end(*job)?
+            {
+                let kept = Kept { job: *job, sealed };
+                turn.batch.beside.push(Beside::Confidential(kept));
+            }
+        }
+        Ok(())
     }
 
     fn hello(
@@ -239,6 +268,7 @@ impl FloorLoop {
         for effect in self.floor.step(now, entropy, input) {
             turn.visible = true;
             if let Effect::Commit(records) = effect {
+                self.forget(&records, turn)?;
                 turn.batch.records.extend(records);
             } else {
                 turn.deeds.push(Deed::Effect(effect));
@@ -267,7 +297,10 @@ impl FloorLoop {
         match effect {
             // Taken into the batch by `step`.
             Effect::Commit(_) => {}
-            Effect::Send { node, message } => self.sessions.send(node, message),
+            Effect::Send { node, message } => {
+                let message = self.with_confidential(message);
+                self.sessions.send(node, message);
+            }
             Effect::SendReceipt { node, receipt } => match Envelope::seal(&receipt, &self.key) {
                 Ok(signed) => self.sessions.send(node, ExchangeMessage::Receipt(signed)),
                 Err(error) => tracing::error!(%error, lease = %receipt.lease, "a receipt could not be signed"),
@@ -298,6 +331,24 @@ impl FloorLoop {
             Effect::Defect { message } => tracing::error!(message, "defect: the books were not changed; report this"),
         }
         Ok(())
+    }
+}
+
+impl FloorLoop {
+    /// What the market's rules need not know goes into an award on its way out.
+    fn with_confidential(&self, message: ExchangeMessage) -> ExchangeMessage {
+        match message {
+            ExchangeMessage::Award(mut award) => {
+                award.confidential = self.vault.of(award.job);
+                ExchangeMessage::Award(award)
+            }
+            other @ (ExchangeMessage::Renew { .. }
+            | ExchangeMessage::Cancel { .. }
+            | ExchangeMessage::Receipt(_)
+            | ExchangeMessage::Refused { .. }
+            | ExchangeMessage::Time { .. }
+            | ExchangeMessage::Unknown) => other,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The exchange's own secrets: its signing key and the operator's key, in files that only their owner may read, never
 //! logged. API keys, invitations and lease tokens are `sela_market`'s.
 
+use crate::vault::VaultKey;
 use anyhow::{Context, bail};
 use ed25519_dalek::SigningKey;
 use std::fmt;
@@ -12,6 +13,8 @@ use std::path::Path;
 const SIGNING_KEY_FILE: &str = "exchange.key";
 /// The file that holds the key which opens `/v1/admin`.
 pub(crate) const OPERATOR_KEY_FILE: &str = "operator.key";
+/// The file that holds the key which seals what is kept of jobs that only they may read.
+pub(crate) const VAULT_KEY_FILE: &str = "vault.key";
 
 /// A secret text. Its `Debug` says nothing, so that it cannot slip into a log.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,7 +23,7 @@ pub(crate) struct Secret(String);
 impl Secret {
     /// Fresh: `prefix` and 64 hex digits.
     pub(crate) fn fresh(prefix: &str) -> anyhow::Result<Self> {
-        Ok(Self(format!("{prefix}{}", hex::encode(random_bytes()?))))
+        Ok(Self(format!("{prefix}{}", hex::encode(random_bytes::<32>()?))))
     }
 
     /// One that came in from outside.
@@ -40,12 +43,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// 32 bytes of the system's randomness.
+/// Bytes of the system's randomness.
 ///
 /// # Errors
 /// Where the system has none.
-pub(crate) fn random_bytes() -> anyhow::Result<[u8; 32]> {
-    let mut bytes = [0; 32];
+pub(crate) fn random_bytes<const COUNT: usize>() -> anyhow::Result<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
     getrandom::fill(&mut bytes).context("the system gives no randomness")?;
     Ok(bytes)
 }
@@ -56,7 +59,7 @@ pub(crate) fn random_bytes() -> anyhow::Result<[u8; 32]> {
 /// Where the file cannot be read or written, is open to others, or holds no key.
 pub(crate) fn signing_key(folder: &Path) -> anyhow::Result<SigningKey> {
     let text = read_or_create(&folder.join(SIGNING_KEY_FILE), || {
-        Ok(Secret::from_text(hex::encode(random_bytes()?)))
+        Ok(Secret::from_text(hex::encode(random_bytes::<32>()?)))
     })?;
     let mut seed = [0; 32];
     hex::decode_to_slice(text.reveal(), &mut seed).with_context(|| {
@@ -67,6 +70,22 @@ pub(crate) fn signing_key(folder: &Path) -> anyhow::Result<SigningKey> {
         )
     })?;
     Ok(SigningKey::from_bytes(&seed))
+}
+
+/// The key that seals what is kept of jobs that only they may read; made at the first start.
+///
+/// # Errors
+/// Where the file cannot be read or written, is open to others, or holds no key.
+pub(crate) fn vault_key(folder: &Path) -> anyhow::Result<VaultKey> {
+    let path = folder.join(VAULT_KEY_FILE);
+    let text = read_or_create(&path, || Ok(Secret::from_text(hex::encode(random_bytes::<32>()?))))?;
+    let key = text.reveal().parse().with_context(|| {
+        format!(
+            "{} does not hold 64 hex digits; put the key back from a backup (without it no result opens)",
+            path.display()
+        )
+    })?;
+    Ok(VaultKey::new(key))
 }
 
 /// The key that opens `/v1/admin`; made at the first start.

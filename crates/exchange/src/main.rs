@@ -11,6 +11,7 @@ mod rest;
 mod serve;
 mod session;
 mod store;
+mod vault;
 
 #[cfg(test)]
 mod tests;

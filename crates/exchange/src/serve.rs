@@ -8,7 +8,8 @@ use crate::keys;
 use crate::logs::LogFolder;
 use crate::rest::{Exchange, router};
 use crate::session::socket::{CLOSING, Host, Pace};
-use crate::store::{Store, StoreError, StoreThread, blob_owners, records, submissions};
+use crate::store::{Store, StoreError, StoreThread, blob_owners, confidential, records, submissions};
+use crate::vault::{Vault, VaultKey};
 use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -16,6 +17,7 @@ use sela_market::floor::{Floor, FloorConfig};
 use sela_market::secret::SecretHash;
 use sela_protocol::envelope::PublicKey;
 use sela_protocol::units::Bytes;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
@@ -104,6 +106,7 @@ pub(crate) async fn start(settings: Settings) -> anyhow::Result<Running> {
     let lock = lock(&data)?;
     let key = keys::signing_key(&data)?;
     let operator = SecretHash::of(keys::operator_key(&data)?.reveal());
+    let vault_key = keys::vault_key(&data)?;
     let (store, thread) = Store::open(&data, settings.lab)
         .with_context(|| format!("the store in {} cannot be opened", data.display()))?;
     let config = FloorConfig {
@@ -111,6 +114,7 @@ pub(crate) async fn start(settings: Settings) -> anyhow::Result<Running> {
         lab: settings.lab,
     };
     let (floor, submissions) = restore(&store, config).await?;
+    let vault = open_vault(&store, &floor, &vault_key).await?;
     let blobs = BlobFolder::open(&data, settings.free_floor).context("the folder of blobs cannot be opened")?;
     sweep(&store, &blobs).await?;
     let logs = LogFolder::open(&data, settings.log_limit).context("the folder of logs cannot be opened")?;
@@ -126,13 +130,14 @@ pub(crate) async fn start(settings: Settings) -> anyhow::Result<Running> {
         lab: settings.lab,
         pace: settings.pace,
     };
-    let floor = tokio::spawn(FloorLoop::new(floor, store.clone(), key, submissions).run(inside));
+    let floor = tokio::spawn(FloorLoop::new(floor, store.clone(), key, submissions, vault).run(inside));
     let exchange = Arc::new(Exchange::new(
         door,
         store,
         blobs,
         logs,
         operator,
+        vault_key,
         settings.blob_limit,
         host,
         stopping.clone(),
@@ -165,6 +170,12 @@ impl Running {
         ended
             .err()
             .unwrap_or_else(|| anyhow::anyhow!("a part of the exchange ended by itself"))
+    }
+
+    /// The database, for tests that look into it.
+    #[cfg(test)]
+    pub(crate) fn store(&self) -> &Store {
+        &self.exchange.store
     }
 
     /// Ends requests, sessions and the loop in this order, and closes the store.
@@ -213,6 +224,30 @@ async fn restore(store: &Store, config: FloorConfig) -> anyhow::Result<(Floor, V
     let floor = Floor::restore(config, now, records).context("what happened before cannot be taken up")?;
     tracing::info!(records = count, "floor restored");
     Ok((floor, submissions))
+}
+
+/// What is kept of each job that has not ended.
+async fn open_vault(store: &Store, floor: &Floor, key: &VaultKey) -> anyhow::Result<Vault> {
+    let unfinished = floor.unfinished_jobs();
+    let any = store.run(|connection| confidential::any(connection)).await;
+    if let Some(kept) = any.context("what is kept of jobs cannot be read")? {
+        // Of an ended job too: its tenant may still want to open what it made.
+        key.open(kept.job, &kept.sealed)?;
+    }
+    let kept = store
+        .run(move |connection| {
+            let of = |job| Ok((job, confidential::of(connection, job)?));
+            unfinished.into_iter().map(of).collect::<Result<Vec<_>, StoreError>>()
+        })
+        .await
+        .context("what is kept of jobs cannot be read")?;
+    let mut jobs = HashMap::new();
+    for (job, sealed) in kept {
+        if let Some(sealed) = sealed {
+            jobs.insert(job, key.open(job, &sealed)?);
+        }
+    }
+    Ok(Vault::new(key.clone(), jobs))
 }
 
 /// An exchange that was killed between putting a blob in place and giving it an owner leaves a blob that nobody can open.

@@ -1,10 +1,12 @@
 //! What tenants do: submit jobs, watch and cancel them, read their logs and results.
 
-use crate::door::Along;
+use crate::door::{Along, Once};
+use crate::keys;
 use crate::logs::LogStream;
 use crate::rest::blobs::{blob_body, owned};
 use crate::rest::problem::Refused;
 use crate::rest::{Exchange, Shared, Tenant, in_path, query, written_body};
+use crate::store::confidential;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
@@ -18,14 +20,16 @@ use futures_util::stream;
 use sela_market::effect::Answer;
 use sela_market::input::Ask;
 use sela_protocol::blob::BlobId;
+use sela_protocol::confidential::{Confidential, SealingKey};
 use sela_protocol::id::{JobId, LeaseId, TenantId};
-use sela_protocol::job::{ImageSource, JobSpec, JobSpecError};
-use sela_protocol::tenant::{JobView, LOG_COMPLETE_HEADER, LOG_NEXT_HEADER, Submitted, TenantAccount};
+use sela_protocol::job::{ImageSource, JobSpec, JobSpecError, Submission};
+use sela_protocol::tenant::{JobKey, JobView, LOG_COMPLETE_HEADER, LOG_NEXT_HEADER, Submitted, TenantAccount};
 use sela_protocol::written::WrittenError;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use zeroize::Zeroizing;
 
 /// Longest that a request for logs waits for more.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -51,8 +55,13 @@ pub(super) async fn submit(
     body: Body,
 ) -> Result<Response, Refused> {
     let idempotency_key = idempotency_key(&headers)?;
-    let text = written_body(body).await?;
-    let spec = JobSpec::parse(&text).map_err(|error| Refused::unprocessable(spec_code(&error), error))?;
+    let text = Zeroizing::new(written_body(body).await?);
+    let submission = Submission::parse(&text).map_err(|error| Refused::unprocessable(spec_code(&error), error))?;
+    let Submission {
+        spec,
+        result_key,
+        secrets,
+    } = submission;
     for (field, blob) in blobs_of(&spec) {
         if !owned(&exchange, tenant, blob).await? {
             return Err(Refused::unprocessable(
@@ -63,13 +72,21 @@ pub(super) async fn submit(
             ));
         }
     }
-    let along = idempotency_key.map(|idempotency_key| Along::Submission {
+    // A client that makes no key (an older one, a script) gets one made here: no result lies or travels in the clear.
+    let result_key = match result_key {
+        Some(key) => key,
+        None => SealingKey::from_bytes(keys::random_bytes().map_err(|error| Refused::internal(&error))?),
+    };
+    let along = Along::Submission {
         tenant,
-        idempotency_key,
-        spec_hash: BlobId::of(text.as_bytes()).hex(),
-    });
+        once: idempotency_key.map(|idempotency_key| Once {
+            idempotency_key,
+            fingerprint: exchange.vault_key.fingerprint(&text),
+        }),
+        confidential: Box::new(Confidential { result_key, secrets }),
+    };
     let spec = Box::new(spec);
-    let answer = exchange.door.ask(Ask::SubmitJob { tenant, spec }, along).await?;
+    let answer = exchange.door.ask(Ask::SubmitJob { tenant, spec }, Some(along)).await?;
     let Answer::Submitted(submitted) = answer else {
         return Err(unexpected("submit a job"));
     };
@@ -219,7 +236,30 @@ pub(super) async fn logs(
     }
 }
 
-/// `GET /v1/jobs/{job}/output`: the tar of `/out`.
+/// `GET /v1/jobs/{job}/key`: what opens the job's output and checkpoints.
+pub(super) async fn key(
+    State(exchange): Shared,
+    Tenant(tenant): Tenant,
+    Path(job): Path<String>,
+) -> Result<Json<JobKey>, Refused> {
+    let job: JobId = in_path(&job)?;
+    job_view(&exchange, tenant, job).await?;
+    let kept = exchange
+        .store
+        .run(move |connection| confidential::of(connection, job))
+        .await?;
+    let Some(kept) = kept else {
+        return Err(Refused::not_found(
+            "no_key",
+            "this job was submitted before results were sealed: its output needs no key",
+        ));
+    };
+    let opened = exchange.vault_key.open(job, &kept);
+    let result_key = opened.map_err(|error| Refused::internal(&error))?.result_key.clone();
+    Ok(Json(JobKey { result_key }))
+}
+
+/// `GET /v1/jobs/{job}/output`: the tar of `/out`, sealed with the job's key.
 pub(super) async fn output(
     State(exchange): Shared,
     Tenant(tenant): Tenant,
@@ -236,7 +276,7 @@ pub(super) async fn output(
             },
         ));
     };
-    blob_body(&exchange, blob, "application/x-tar").await
+    blob_body(&exchange, blob, "application/octet-stream").await
 }
 
 async fn job_view(exchange: &Exchange, tenant: TenantId, job: JobId) -> Result<JobView, Refused> {

@@ -13,6 +13,7 @@ use crate::logs::LogFolder;
 use crate::rest::problem::Refused;
 use crate::session::socket::{self, Host, SOCKET_LIMIT};
 use crate::store::Store;
+use crate::vault::VaultKey;
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, State};
@@ -49,6 +50,8 @@ pub(crate) struct Exchange {
     pub(crate) logs: LogFolder,
     /// Of the operator's key.
     pub(crate) operator: SecretHash,
+    /// Opens what is kept of jobs that only they may read.
+    pub(crate) vault_key: VaultKey,
     /// Most that one blob may be.
     pub(crate) blob_limit: Bytes,
     /// What nodes are told.
@@ -76,6 +79,7 @@ impl Exchange {
         blobs: BlobFolder,
         logs: LogFolder,
         operator: SecretHash,
+        vault_key: VaultKey,
         blob_limit: Bytes,
         host: Host,
         stopping: watch::Receiver<bool>,
@@ -86,6 +90,7 @@ impl Exchange {
             blobs,
             logs,
             operator,
+            vault_key,
             blob_limit,
             host,
             stopping,
@@ -112,6 +117,7 @@ pub(crate) fn router(exchange: Arc<Exchange>) -> Router {
         .route("/v1/jobs/{job}/events", get(jobs::events))
         .route("/v1/jobs/{job}/logs", get(jobs::logs))
         .route("/v1/jobs/{job}/output", get(jobs::output))
+        .route("/v1/jobs/{job}/key", get(jobs::key))
         .route("/v1/blobs/{address}", put(blobs::put).get(blobs::get))
         .route("/v1/leases/{lease}/blobs/{address}", put(leases::put_blob))
         .route("/v1/leases/{lease}/logs", post(leases::append_log))

@@ -127,7 +127,7 @@ async fn greet(
     stream: &mut SplitStream<WebSocket>,
     host: &Host,
 ) -> Result<Option<Hello>, Refused> {
-    let Ok(nonce) = keys::random_bytes() else {
+    let Ok(nonce) = keys::random_bytes::<32>() else {
         return Ok(None);
     };
     let greeting = Greeting {

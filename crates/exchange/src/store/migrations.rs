@@ -5,7 +5,7 @@ use crate::store::StoreError;
 use rusqlite::{Connection, TransactionBehavior};
 
 /// Each step's SQL; the first is number 1. `PRAGMA user_version` says how many a file has been through.
-const STEPS: &[&str] = &[RECORDS_LEDGER_BLOBS];
+const STEPS: &[&str] = &[RECORDS_LEDGER_BLOBS, CONFIDENTIAL];
 
 /// How the books are held by the database itself, whatever the program does:
 /// - records, transfers and postings can be added, never changed, removed or replaced;
@@ -86,6 +86,14 @@ CREATE TABLE blob_owners (
 CREATE TABLE facts (
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL
+) STRICT;
+";
+
+/// What of a job only the job may read, sealed by the program before it comes here.
+const CONFIDENTIAL: &str = "
+CREATE TABLE confidential (
+    job TEXT PRIMARY KEY,
+    sealed BLOB NOT NULL
 ) STRICT;
 ";
 

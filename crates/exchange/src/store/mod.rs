@@ -2,6 +2,7 @@
 //! is in which table stands beside its SQL in the modules below; what the records mean is `sela_market`'s.
 
 pub(crate) mod blob_owners;
+pub(crate) mod confidential;
 pub(crate) mod ledger;
 mod migrations;
 pub(crate) mod records;
@@ -155,6 +156,8 @@ fn connect(data: &Path) -> Result<Connection, StoreError> {
     connection.pragma_update(None, "foreign_keys", true)?;
     // So that INSERT OR REPLACE meets the triggers that refuse a DELETE.
     connection.pragma_update(None, "recursive_triggers", true)?;
+    // What is replaced is overwritten: a secret that was forgotten leaves nothing, sealed or not.
+    connection.pragma_update(None, "secure_delete", true)?;
     connection.busy_timeout(std::time::Duration::from_secs(5))?;
     migrations::migrate(&mut connection)?;
     Ok(connection)

@@ -2,7 +2,7 @@
 //! transaction, so that neither is ever there without the other.
 
 use crate::store::StoreError;
-use crate::store::{blob_owners, ledger, submissions};
+use crate::store::{blob_owners, confidential, ledger, submissions};
 use rusqlite::{Connection, TransactionBehavior, params};
 use sela_market::record::Record;
 use sela_protocol::units::UtcMs;
@@ -23,6 +23,8 @@ pub(crate) enum Beside {
     Submission(submissions::Submission),
     /// A blob belongs to a tenant.
     BlobOwner(blob_owners::BlobOwner),
+    /// What only a job may read is kept from now on.
+    Confidential(confidential::Kept),
 }
 
 impl Batch {
@@ -52,6 +54,7 @@ pub(crate) fn commit(connection: &mut Connection, batch: &Batch, now: UtcMs) -> 
         match beside {
             Beside::Submission(submission) => submissions::keep(&transaction, submission, now)?,
             Beside::BlobOwner(owner) => blob_owners::keep(&transaction, owner, now)?,
+            Beside::Confidential(kept) => confidential::keep(&transaction, kept)?,
         }
     }
     Ok(transaction.commit()?)

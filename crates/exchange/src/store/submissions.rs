@@ -15,8 +15,8 @@ pub(crate) struct Submission {
     pub(crate) tenant: TenantId,
     /// As sent.
     pub(crate) idempotency_key: String,
-    /// The sha256 of the spec as sent: the same key with another spec is a mistake.
-    pub(crate) spec_hash: String,
+    /// Of the job as sent (`crate::vault`): the same key with another job is a mistake.
+    pub(crate) fingerprint: String,
     /// The job that it became.
     pub(crate) job: JobId,
 }
@@ -34,7 +34,7 @@ pub(crate) fn keep(connection: &Connection, submission: &Submission, now: UtcMs)
         .execute(params![
             submission.tenant.to_string(),
             submission.idempotency_key,
-            submission.spec_hash,
+            submission.fingerprint,
             submission.job.to_string(),
             now.0
         ])?;
@@ -56,7 +56,7 @@ pub(crate) fn load(connection: &Connection, now: UtcMs) -> Result<Vec<Submission
         submissions.push(Submission {
             tenant: tenant.parse().map_err(damaged)?,
             idempotency_key: row.get(1)?,
-            spec_hash: row.get(2)?,
+            fingerprint: row.get(2)?,
             job: job.parse().map_err(damaged)?,
         });
     }

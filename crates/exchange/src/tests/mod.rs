@@ -2,6 +2,7 @@
 
 mod blobs;
 mod client;
+mod confidential;
 mod jobs;
 mod path;
 mod sessions;
@@ -11,6 +12,7 @@ use crate::keys;
 use crate::serve::{Running, Settings, start};
 use crate::session::socket::Pace;
 use client::Rest;
+use sela_protocol::id::JobId;
 use sela_protocol::tenant::LedgerCheck;
 use sela_protocol::units::Bytes;
 use std::net::SocketAddr;
@@ -52,6 +54,12 @@ impl Lab {
     async fn restart(self) -> Self {
         self.running.stop().await.expect("stops");
         Self::start_in(self.folder, |_| ()).await
+    }
+
+    /// What is kept of a job that only the job may read, as it lies in the store.
+    async fn running_store_row(&self, job: JobId) -> Vec<u8> {
+        let of = move |connection: &mut _| crate::store::confidential::of(connection, job);
+        self.running.store().run(of).await.expect("reads").expect("is kept")
     }
 
     async fn ledger(&self) -> LedgerCheck {

@@ -54,6 +54,12 @@ impl Floor {
         Some((entry.owner, entry.key, &entry.name))
     }
 
+    /// The jobs that may still get a lease, or have one.
+    pub fn unfinished_jobs(&self) -> Vec<JobId> {
+        let unfinished = self.books.jobs.iter().filter(|(_, job)| job.end.is_none());
+        unfinished.map(|(id, _)| *id).collect()
+    }
+
     /// What a lease's token opens; `None` for an unknown one and once the lease is over.
     pub fn lease_access(&self, token: &str) -> Option<LeaseAccess> {
         let lease = self.books.lease_by_token(SecretHash::of(token))?;
