@@ -1,7 +1,8 @@
 //! What can be said on the command line, by people and by the entry that starts this program at login.
 
-use crate::words::Language;
-use clap::{Parser, ValueEnum};
+use crate::language::Language;
+use crate::sign::Panel;
+use clap::Parser;
 
 /// The word that the entry for login adds, so that only the tray appears.
 pub(crate) const HIDDEN: &str = "--hidden";
@@ -16,21 +17,13 @@ pub(crate) struct Arguments {
     /// The language of window, tray and notifications; else the system's
     #[arg(long, env = "SELA_LANGUAGE", value_enum, value_name = "LANGUAGE")]
     pub(crate) language: Option<Language>,
-    /// What the panel with the tray looks like; no system tells
-    #[arg(long, env = "SELA_PANEL", value_enum, value_name = "PANEL", default_value = "dark")]
-    pub(crate) panel: Panel,
-}
-
-/// A panel's background, against which the tray's icon is drawn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Panel {
-    /// Dark: most are.
-    Dark,
-    /// Light.
-    Light,
+    /// What the panel with the tray looks like; else what the desktop tells, else dark
+    #[arg(long, env = "SELA_PANEL", value_enum, value_name = "PANEL")]
+    pub(crate) panel: Option<Panel>,
 }
 
 /// Whether a second start wants only the tray, which is there already.
+#[cfg(any(test, not(target_os = "linux")))]
 pub(crate) fn is_hidden(words: &[String]) -> bool {
     words.iter().any(|word| word == HIDDEN)
 }

@@ -1,7 +1,8 @@
 //! Money and times of day as the window's `Intl` writes them for the same locale, so that tray and window agree; and when
 //! "until tomorrow" ends. The system's clock is not read here.
 
-use crate::words::{Language, Locale};
+use crate::language::Language;
+use crate::words::Locale;
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ZonedDateTime};

@@ -1,7 +1,9 @@
 //! Shows notifications, one after the other and away from everything else: a system without a notification daemon can keep a
-//! caller waiting for long. Which ones there are, and their words, is decided in the controller.
+//! caller waiting for long. Which ones there are, and their words, is decided in the controller;
+//! which of them its owner wants, in `settings`.
 
 use crate::controller::Notice;
+use crate::settings;
 use notify_rust::Notification;
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
@@ -12,6 +14,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Runs until nobody sends any more.
 pub(crate) async fn keep(mut notices: Receiver<Notice>) {
     while let Some(notice) = notices.recv().await {
+        if !settings::wants(notice.topic) {
+            tracing::info!(title = notice.title, "not notified, as desktop.toml wants it");
+            continue;
+        }
         match tokio::time::timeout(PATIENCE, show(&notice)).await {
             Ok(Ok(())) => tracing::info!(title = notice.title, "notified"),
             Ok(Err(error)) => tracing::warn!(%error, title = notice.title, "a notification was not shown"),

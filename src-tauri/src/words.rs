@@ -1,20 +1,12 @@
 //! The words of tray and notifications: the same messages as the window's, `ui/messages/*.json`, in the language that the
 //! system or its owner asks for. Which word is said when is the controller's.
 
+use crate::language::Language;
 use serde::Deserialize;
 use std::collections::HashMap;
 
 const ENGLISH: &str = include_str!("../../ui/messages/en.json");
 const INDONESIAN: &str = include_str!("../../ui/messages/id.json");
-
-/// A language that is spoken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Language {
-    /// English.
-    En,
-    /// Bahasa Indonesia.
-    Id,
-}
 
 /// A language, and the region by whose habits numbers and times are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,16 +15,6 @@ pub(crate) struct Locale {
     pub(crate) language: Language,
     /// Two letters, where the system names a region.
     pub(crate) region: Option<String>,
-}
-
-impl Language {
-    /// As the page and the system name it.
-    pub(crate) const fn tag(self) -> &'static str {
-        match self {
-            Self::En => "en",
-            Self::Id => "id",
-        }
-    }
 }
 
 impl Locale {

@@ -3,6 +3,7 @@
 
 use super::view::Line;
 use crate::figures;
+use crate::sign::Sign;
 use crate::trouble::Kind;
 use crate::words::{Key, Words};
 use jiff::tz::TimeZone;
@@ -10,19 +11,6 @@ use sela_protocol::lease::LeasePhase;
 use sela_protocol::local::{CardState, IsolationState, MarketLink, Snapshot};
 use sela_protocol::presence::{Availability, HoldReason};
 use sela_protocol::units::UtcMs;
-
-/// What the sign shows: hollow, filled, a bar across, a notch above.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Sign {
-    /// A card waits for a job.
-    Sharing,
-    /// A job runs.
-    Earning,
-    /// Nothing is shared now, and that is as it should be.
-    Paused,
-    /// Nothing is shared, and only the owner can change that.
-    Attention,
-}
 
 /// What one card does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

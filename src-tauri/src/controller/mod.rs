@@ -13,10 +13,11 @@ mod notices;
 mod tests;
 mod view;
 
-pub(crate) use condition::Sign;
 pub(crate) use notices::Notice;
 
 use crate::figures;
+use crate::settings::Topic;
+use crate::sign::Sign;
 use crate::supervisor::{Answer, Remedy};
 use crate::trouble::{Kind, Trouble};
 use crate::words::{Key, Words};
@@ -33,16 +34,18 @@ pub(crate) enum Event {
     Started {
         /// Without a window.
         hidden: bool,
-        /// Whether there is a tray to live in without a window.
+        /// Whether there is a tray to live in without a window. One that only comes later is told of by [`Event::Tray`].
         tray: bool,
         /// Whether it starts at login; `None` where that cannot be told.
         at_login: Option<bool>,
     },
-    /// It was started once more, by somebody who may want the window.
-    StartedAgain {
-        /// Who did not want the window.
-        hidden: bool,
+    /// The tray has come, or is gone.
+    Tray {
+        /// Which.
+        there: bool,
     },
+    /// Somebody wants the window: the program was started once more.
+    WindowWanted,
     /// The agent told something.
     Heard(Box<local::Event>),
     /// The agent was not reached, or is not any more.
@@ -51,6 +54,8 @@ pub(crate) enum Event {
     Chose(Choice),
     /// The window is gone.
     WindowClosed,
+    /// There is no window to be had, and why.
+    NoWindow(String),
     /// What the supervisor said.
     SupervisorAnswered(Answer),
     /// What the agent said to a command.
@@ -123,6 +128,21 @@ pub(crate) struct TrayView {
     pub(crate) at_login: Option<bool>,
 }
 
+impl TrayView {
+    /// What the tray shows before anything is known.
+    pub(crate) fn at_start(words: &Words) -> Self {
+        Self {
+            sign: Sign::Paused,
+            state: words.say(Key::Asking, &[]),
+            sharing: false,
+            can_share: false,
+            can_pause: false,
+            earned: words.say(Key::TrayEarned, &[("amount", NO_AMOUNT)]),
+            at_login: None,
+        }
+    }
+}
+
 /// How far quitting has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Quitting {
@@ -133,6 +153,9 @@ enum Quitting {
     /// It could not be told, or did not end.
     Failed,
 }
+
+/// Where no amount is known.
+const NO_AMOUNT: &str = "–";
 
 const AN_HOUR: Millis = Millis::from_secs(3600);
 
@@ -182,11 +205,22 @@ impl Controller {
                 // Without a tray a hidden start could never be seen, nor ended.
                 Vec::from_iter((!hidden || !tray).then_some(Effect::OpenWindow))
             }
-            Event::StartedAgain { hidden } => Vec::from_iter((!hidden).then_some(Effect::OpenWindow)),
+            Event::Tray { there } => {
+                self.has_tray = there;
+                // A new panel has seen nothing yet.
+                self.shown = None;
+                Vec::new()
+            }
+            Event::WindowWanted => vec![Effect::OpenWindow],
             Event::Heard(event) => self.hear(*event, now),
             Event::Lost(trouble) => self.lose(trouble, now),
             Event::Chose(choice) => self.chose(choice, now),
-            Event::WindowClosed => Vec::from_iter((!self.has_tray).then_some(Effect::Leave)),
+            Event::WindowClosed => self.without_window(),
+            Event::NoWindow(why) => {
+                let mut effects = vec![self.not_done(&why)];
+                effects.extend(self.without_window());
+                effects
+            }
             Event::SupervisorAnswered(answer) => {
                 if let Answer::Cannot { remedy, .. } = answer {
                     self.remedy = remedy;
@@ -286,11 +320,21 @@ impl Controller {
         if *command == Command::Quit {
             return self.quit_failed(&why);
         }
-        vec![Effect::Notify(Notice {
+        vec![self.not_done(&why)]
+    }
+
+    fn not_done(&self, why: &str) -> Effect {
+        Effect::Notify(Notice {
+            topic: Topic::Answer,
             title: self.words.say(Key::Attention, &[]),
-            body: self.words.say(Key::CommandFailed, &[("why", &why)]),
+            body: self.words.say(Key::CommandFailed, &[("why", why)]),
             urgent: false,
-        })]
+        })
+    }
+
+    /// Where there is no tray either, nothing is left to be seen of this program.
+    fn without_window(&self) -> Vec<Effect> {
+        Vec::from_iter((!self.has_tray).then_some(Effect::Leave))
     }
 
     fn woken(&mut self, now: Now) -> Vec<Effect> {
@@ -307,6 +351,7 @@ impl Controller {
         self.quitting = Quitting::Failed;
         let places = [("why", why.trim_end_matches('.')), ("command", "sela pause")];
         vec![Effect::Notify(Notice {
+            topic: Topic::Answer,
             title: self.words.say(Key::QuitFailed, &[]),
             body: self.words.say(Key::QuitFailedText, &places),
             urgent: true,
@@ -339,7 +384,7 @@ impl Controller {
             Line::Asking | Line::Lost(_) | Line::OtherVersion { .. } => None,
         };
         let amount = live.map_or_else(
-            || "–".to_owned(),
+            || NO_AMOUNT.to_owned(),
             |snapshot| figures::money(snapshot.earned.today_net, &self.words.locale),
         );
         let mut earned = self.words.say(Key::TrayEarned, &[("amount", &amount)]);

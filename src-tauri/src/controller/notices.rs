@@ -4,6 +4,7 @@
 use super::condition::Condition;
 use super::view::Line;
 use crate::figures;
+use crate::settings::Topic;
 use crate::trouble::Kind;
 use crate::words::{Key, Words};
 use sela_protocol::id::GpuUuid;
@@ -16,6 +17,8 @@ use std::collections::BTreeMap;
 /// What is shown of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Notice {
+    /// What it is about: its owner may not want to be told of it.
+    pub(crate) topic: Topic,
     /// One line.
     pub(crate) title: String,
     /// One or two sentences.
@@ -61,6 +64,7 @@ impl Notices {
         if matter != self.matter {
             self.matter = matter;
             notices.extend(matter.map(|matter| Notice {
+                topic: Topic::Attention,
                 title: words.say(Key::Attention, &[]),
                 body: explanation(matter, line, remedy, words),
                 urgent: true,
@@ -86,6 +90,7 @@ impl Notices {
         self.hot.insert(given.gpu.clone(), now);
         let below = format!("{}\u{202f}°C", card.limits.resume_below.0);
         Some(Notice {
+            topic: Topic::TooHot,
             title: words.say(Key::Hot, &[]),
             body: words.say(Key::HotText, &[("card", &name(card, words)), ("below", &below)]),
             urgent: false,
@@ -106,6 +111,7 @@ impl Notices {
         let price = figures::money(card.lease.as_ref()?.price.0, &words.locale);
         self.first_job = true;
         Some(Notice {
+            topic: Topic::FirstJob,
             title: words.say(Key::FirstJob, &[]),
             body: words.say(Key::FirstJobText, &[("card", &name(card, words)), ("price", &price)]),
             urgent: false,

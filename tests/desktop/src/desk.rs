@@ -3,6 +3,7 @@
 use crate::{Bus, Panel, Screen};
 use anyhow::Context;
 use sela_tests::{Part, Ran, program, run, wait_for};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -133,24 +134,54 @@ impl Desk {
         String::from_utf8_lossy(&std::fs::read(self.shell.log()).unwrap_or_default()).into_owned()
     }
 
-    /// The names of all processes that the shell started, with those that they started.
+    /// All processes that the shell started, with those that they started: number and name.
     ///
     /// # Errors
     /// Where the shell does not run.
-    pub fn children(&self) -> anyhow::Result<Vec<String>> {
-        let mut names = Vec::new();
+    pub fn children(&self) -> anyhow::Result<Vec<(u32, String)>> {
+        let mut found = Vec::new();
         let mut to_look_at = vec![self.shell.pid()?];
         while let Some(pid) = to_look_at.pop() {
             for child in children_of(pid) {
                 // One that went meanwhile has no name any more.
                 if let Ok(name) = std::fs::read_to_string(format!("/proc/{child}/comm")) {
-                    names.push(name.trim().to_owned());
+                    found.push((child, name.trim().to_owned()));
                 }
                 to_look_at.push(child);
             }
         }
-        Ok(names)
+        Ok(found)
     }
+
+    /// The libraries and other files that the shell's own process has in its memory.
+    ///
+    /// # Errors
+    /// Where the shell does not run.
+    pub fn mapped_files(&self) -> anyhow::Result<BTreeSet<PathBuf>> {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.shell.pid()?))?;
+        let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+        Ok(files.map(PathBuf::from).collect())
+    }
+}
+
+/// Waits until none of these processes is there any more.
+///
+/// # Errors
+/// Where that takes too long: with those that stay.
+pub fn wait_until_gone(processes: &[(u32, String)]) -> anyhow::Result<()> {
+    let mut stay = Vec::new();
+    wait_for("processes to end", || {
+        stay = processes.iter().filter(|(pid, _)| runs(*pid)).cloned().collect();
+        Ok(stay.is_empty().then_some(()))
+    })
+    .with_context(|| format!("of {processes:?} these stay: {stay:?}"))
+}
+
+/// One that only waits for somebody to take its exit status has ended.
+fn runs(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
 }
 
 fn children_of(pid: u32) -> Vec<u32> {

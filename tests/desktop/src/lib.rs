@@ -16,8 +16,8 @@ mod supervisor;
 
 pub use bus::Bus;
 pub use daemon::{Daemon, SilentDaemon};
-pub use desk::{Desk, Start};
+pub use desk::{Desk, Start, wait_until_gone};
 pub use driver::Driver;
-pub use panel::{Item, Menu, Panel};
+pub use panel::{Item, Menu, Panel, Picture};
 pub use screen::Screen;
 pub use supervisor::Supervisor;

@@ -6,7 +6,6 @@ use crate::bus::Caller;
 use anyhow::{Context, ensure};
 use sela_tests::wait_for;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use zbus::message::Header;
 use zbus::wire::{OwnedObjectPath, OwnedVariant, Structure};
@@ -62,6 +61,9 @@ pub struct Panel {
     caller: Caller,
     announced: Announced,
 }
+
+/// A picture as panels get it: width, height, and alpha, red, green and blue of each pixel.
+pub type Picture = (i32, i32, Vec<u8>);
 
 /// One line of a menu.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,12 +137,21 @@ impl Panel {
             .call(&tray, &path, ("org.freedesktop.DBus.Properties", "Get"), &(ITEM, name))
     }
 
-    /// The file of the icon that the tray shows.
+    /// The icon that the tray shows: each picture's width and height, and its pixels.
     ///
     /// # Errors
     /// Where there is no tray.
-    pub fn icon(&self) -> anyhow::Result<PathBuf> {
-        Ok(PathBuf::from(String::try_from(self.property("IconName")?)?))
+    pub fn icon(&self) -> anyhow::Result<Vec<Picture>> {
+        Ok(Vec::<Picture>::try_from(self.property("IconPixmap")?)?)
+    }
+
+    /// Clicks the icon itself, as a left click does.
+    ///
+    /// # Errors
+    /// Where there is no tray.
+    pub fn click_icon(&self) -> anyhow::Result<()> {
+        let (tray, path) = self.tray()?;
+        self.caller.call(&tray, &path, (ITEM, "Activate"), &(0_i32, 0_i32))
     }
 
     fn menu_path(&self) -> anyhow::Result<(String, String)> {

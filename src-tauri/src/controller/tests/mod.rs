@@ -4,7 +4,8 @@
 mod notices;
 
 use super::*;
-use crate::words::{Language, Locale};
+use crate::language::Language;
+use crate::words::Locale;
 use sela_protocol::card::{CardDescription, Reading};
 use sela_protocol::id::{GpuUuid, JobId, LeaseId, NodeId};
 use sela_protocol::lease::{EndCause, LeasePhase};
@@ -69,6 +70,7 @@ fn with_job(number: u8, phase: LeasePhase) -> CardState {
             price: HourlyPrice(Micros(312_000)),
             thawed_ms: Millis(0),
             gross: Micros(0),
+            network: None,
         }),
         ..card(number)
     }
@@ -349,11 +351,7 @@ fn the_window_opens_at_a_start_unless_it_is_hidden_and_there_is_a_tray() {
         assert_eq!(effects.contains(&Effect::OpenWindow), opens, "{hidden} {tray}");
     }
     let mut controller = that_heard(snapshot(vec![card(1)]));
-    assert_eq!(
-        controller.step(at(1), Event::StartedAgain { hidden: false }),
-        [Effect::OpenWindow]
-    );
-    assert_eq!(controller.step(at(1), Event::StartedAgain { hidden: true }), []);
+    assert_eq!(controller.step(at(1), Event::WindowWanted), [Effect::OpenWindow]);
 }
 
 #[test]
@@ -363,6 +361,37 @@ fn closing_the_window_keeps_the_tray_and_ends_only_what_has_none() {
     let mut without = controller();
     without.step(at(0), started(false, false));
     assert_eq!(without.step(at(1), Event::WindowClosed), [Effect::Leave]);
+}
+
+#[test]
+fn a_tray_that_comes_or_goes_later_is_counted_with() {
+    let mut controller = controller();
+    controller.step(at(0), started(false, false));
+    assert!(tray_of(&controller.step(at(0), told(snapshot(vec![card(1)])))).is_none());
+    let effects = controller.step(at(1), Event::Tray { there: true });
+    assert_eq!(tray_of(&effects).expect("shown").sign, Sign::Sharing);
+    assert_eq!(controller.step(at(2), Event::WindowClosed), []);
+    assert_eq!(
+        controller.step(at(3), Event::Tray { there: false }),
+        [],
+        "it goes on unseen"
+    );
+    controller.step(at(4), Event::WindowWanted);
+    assert_eq!(controller.step(at(5), Event::WindowClosed), [Effect::Leave]);
+}
+
+#[test]
+fn a_window_that_cannot_be_had_is_told_of() {
+    for (tray, leaves) in [(true, false), (false, true)] {
+        let mut controller = controller();
+        controller.step(at(0), started(false, tray));
+        let effects = controller.step(at(1), Event::NoWindow("it is not there".to_owned()));
+        let [notice] = notices_of(&effects)[..] else {
+            panic!("{effects:?}");
+        };
+        assert!(notice.body.contains("it is not there"), "{notice:?}");
+        assert_eq!(effects.contains(&Effect::Leave), leaves);
+    }
 }
 
 #[test]

@@ -56,7 +56,9 @@ fn stages(world: &World) -> anyhow::Result<()> {
             desk.shell.kill()?;
             desk.screen.wait_for_windows(TITLE, 0)?;
         }
-        starts.push(until_the_agent_is_shown(&mut desk, |desk| desk.start(Start::Shown, &[]))?);
+        starts.push(until_the_agent_is_shown(&mut desk, |desk| {
+            desk.start(Start::Shown, &[])
+        })?);
     }
     let processes = [desk.shell.pid()?, world.owner.agent.pid()?];
     stage("shown", &processes)?;
@@ -100,9 +102,8 @@ fn close(desk: &Desk) -> anyhow::Result<()> {
         desk.screen.close(window)?;
     }
     desk.screen.wait_for_windows(TITLE, 0)?;
-    wait_for("the web view to be gone", || {
-        let names = desk.children()?;
-        Ok((!names.iter().any(|name| name.starts_with("WebKitWebProces"))).then_some(()))
+    wait_for("the window's processes to be gone", || {
+        Ok(desk.children()?.is_empty().then_some(()))
     })
 }
 

@@ -1,6 +1,7 @@
 //! The desktop shell from outside, story by story: what is seen in the tray, in the window and in notifications, and what a
 //! click does to a real agent with a real job.
 
+mod halves;
 mod notices;
 mod pictures;
 mod starting;

@@ -59,7 +59,7 @@ fn start(desk: &Desk, name: &'static str, program: &str) -> anyhow::Result<Part>
 fn click(desk: &Desk, x: &str, y: &str) -> anyhow::Result<()> {
     let mut command = Command::new("xdotool");
     desk.surround(&mut command);
-    run(command.args(["mousemove", x, y, "click", "1"]))?.good().map(drop)
+    run(command.args(["mousemove", x, y, "click", "3"]))?.good().map(drop)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::{at_a_desk, in_a_world_with_a_desk, running_job, wait_until_no_job_runs};
 use anyhow::{Context, ensure};
-use sela_desktop_tests::{Start, Supervisor};
+use sela_desktop_tests::{Panel, Start, Supervisor};
 use sela_protocol::units::Millis;
 use sela_tests::{Plan, wait_for};
 
@@ -22,14 +22,14 @@ fn one_click_in_the_tray_pauses_a_running_job_and_another_shares_again() {
             earned.starts_with("Earned today: $") && earned.ends_with("net (LAB)"),
             "{earned}"
         );
-        let earning = std::fs::read(desk.panel.icon()?)?;
+        let earning = desk.panel.icon()?;
 
         desk.panel.click("Share")?;
         let menu = desk.panel.wait_for_state(PAUSED)?;
         ensure!(menu.item("Share")?.checked == Some(false), "{menu:#?}");
         wait_until_no_job_runs(world)?;
         world.wait_until_nothing_is_left(&[lease])?;
-        ensure!(std::fs::read(desk.panel.icon()?)? != earning, "the icon did not change");
+        ensure!(desk.panel.icon()? != earning, "the icon did not change");
 
         desk.panel.click("Share")?;
         desk.panel.wait("sharing again", |menu| {
@@ -122,6 +122,24 @@ fn without_agent_and_supervisor_the_tray_says_so_and_quit_just_leaves() {
         desk.panel.click("Quit (ends jobs cleanly)")?;
         let status = desk.shell.wait()?;
         ensure!(status.success(), "the shell ended with {status}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_panel_that_starts_again_gets_the_tray_again() {
+    at_a_desk(|desk| {
+        desk.start(Start::Hidden, &[])?;
+        desk.panel.wait_for_state(MISSING)?;
+        desk.panel.leave(&desk.bus)?;
+        desk.panel = Panel::start(&desk.bus)?;
+        desk.panel.wait_for_state(MISSING)?;
+        ensure!(
+            desk.panel.announced() == 1,
+            "it announced itself {} times",
+            desk.panel.announced()
+        );
+        ensure!(desk.screen.windows("Sela")?.is_empty(), "nobody wanted the window");
         Ok(())
     });
 }

@@ -14,7 +14,7 @@ fn web_views(desk: &Desk) -> anyhow::Result<usize> {
     let children = desk.children()?;
     Ok(children
         .iter()
-        .filter(|name| name.starts_with("WebKitWebProces"))
+        .filter(|(_, name)| name.starts_with("WebKitWebProces"))
         .count())
 }
 
