@@ -1,6 +1,9 @@
 //! The one task that owns the floor. It takes what has come in, steps the floor, commits all records of the turn at once,
 //! and only then sends, replies and acknowledges. Nothing is decided here: decisions are the floor's.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
+
 use crate::door::{Along, Arrival, AskError, Inside, Once, Scene};
 use crate::keys;
 use crate::session::table::SessionTable;

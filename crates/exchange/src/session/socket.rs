@@ -107,9 +107,12 @@ pub(crate) async fn serve(socket: WebSocket, connection: ConnectionId, host: Hos
     }
 }
 
-struct Refused {
-    code: RefusalCode,
-    message: String,
+/// Why a Hello is not taken.
+pub(crate) struct Refused {
+    /// For programs.
+    pub(crate) code: RefusalCode,
+    /// For people: what to do.
+    pub(crate) message: String,
 }
 
 impl Refused {
@@ -156,7 +159,8 @@ async fn greet(
     }
 }
 
-fn check_hello(text: &str, nonce: &str) -> Result<Hello, Refused> {
+/// Reads the first text of a connection that was greeted with `nonce`.
+pub(crate) fn check_hello(text: &str, nonce: &str) -> Result<Hello, Refused> {
     let broken = |why: String| Refused::new(RefusalCode::ProtocolBroken, format!("this is no signed Hello: {why}"));
     let signature = |why: &str| Refused::new(RefusalCode::BadSignature, why);
     let envelope: Envelope<Hello> = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
@@ -185,6 +189,11 @@ fn check_hello(text: &str, nonce: &str) -> Result<Hello, Refused> {
         ));
     }
     Ok(hello)
+}
+
+/// Reads any later text.
+pub(crate) fn read_frame(text: &str) -> Result<Frame<NodeMessage>, Farewell> {
+    serde_json::from_str(text).map_err(|error| Farewell::ProtocolBroken(format!("this is no frame: {error}")))
 }
 
 enum Heard {
@@ -299,8 +308,7 @@ impl Conversation<'_> {
             Some(Heard::Gone) => return Err(None),
             None => return Ok(()),
         };
-        let frame: Frame<NodeMessage> = serde_json::from_str(&text)
-            .map_err(|error| Some(Farewell::ProtocolBroken(format!("this is no frame: {error}"))))?;
+        let frame = read_frame(&text).map_err(Some)?;
         let arrival = Arrival::Frame {
             connection: self.connection,
             frame: Box::new(frame),
