@@ -14,13 +14,18 @@ use sela_sandbox::image::{ArchiveSource, ArchiveStream};
 use sha2::{Digest as _, Sha256};
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// A transfer may take hours, but not stand still.
 const STANDSTILL: Duration = Duration::from_secs(60);
+/// The answer to a whole blob may take so many times as long: the exchange brings it to its disk first.
+const ANSWER: u32 = 5;
 const CONNECT: Duration = Duration::from_secs(15);
 /// Pauses between tries; the last is repeated.
 const PAUSES: [Duration; 5] = [
@@ -40,6 +45,7 @@ pub(crate) struct Blobs {
     http: Client,
     url: MarketUrl,
     token: String,
+    standstill: Duration,
 }
 
 /// Why a transfer did not succeed.
@@ -89,7 +95,8 @@ impl TransferError {
     }
 }
 
-/// A client for all leases. No redirects: a token is not carried elsewhere.
+/// A client for all leases. No redirects: a token is not carried elsewhere. No time-out of its own either: reqwest's for reading
+/// also runs while a body is sent, and would break off whatever takes longer to send than that.
 ///
 /// # Errors
 /// Where TLS cannot be set up.
@@ -97,7 +104,6 @@ pub(crate) fn http_client() -> reqwest::Result<Client> {
     Client::builder()
         .user_agent(concat!("sela/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(CONNECT)
-        .read_timeout(STANDSTILL)
         .redirect(reqwest::redirect::Policy::none())
         .pool_max_idle_per_host(1)
         .pool_idle_timeout(Duration::from_secs(10))
@@ -106,7 +112,18 @@ pub(crate) fn http_client() -> reqwest::Result<Client> {
 
 impl Blobs {
     pub(crate) const fn new(http: Client, url: MarketUrl, token: String) -> Self {
-        Self { http, url, token }
+        Self {
+            http,
+            url,
+            token,
+            standstill: STANDSTILL,
+        }
+    }
+
+    /// With less patience, so that a test need not wait for a minute.
+    #[cfg(test)]
+    pub(super) fn giving_up_after(self, standstill: Duration) -> Self {
+        Self { standstill, ..self }
     }
 
     /// Fetches a blob into a new file; gives its size. Nothing is left of one that fails.
@@ -123,7 +140,8 @@ impl Blobs {
     }
 
     async fn fetch_once(&self, blob: BlobId, to: &Path) -> Result<Bytes, TransferError> {
-        let mut chunks = self.get(blob).await?.bytes_stream();
+        let chunks = self.get(blob).await?.bytes_stream();
+        let mut chunks = Box::pin(moving(chunks, self.standstill));
         let failed = |source| file_error(to, source);
         let mut file = File::create(to).await.map_err(failed)?;
         let (mut hash, mut size) = (Sha256::new(), 0);
@@ -158,12 +176,14 @@ impl Blobs {
         let failed = |source| file_error(from, source);
         let file = File::open(from).await.map_err(failed)?;
         let size = file.metadata().await.map_err(failed)?.len();
+        let sent = Arc::new(watch::Sender::new(Sent::default()));
+        let watched = sent.subscribe();
         let request = self
             .http
             .put(self.url.http(&format!("/v1/leases/{lease}/blobs/{blob}")))
             .header(reqwest::header::CONTENT_LENGTH, size)
-            .body(reqwest::Body::wrap_stream(chunks_of(file)));
-        self.send(request, &blob).await.map(drop)
+            .body(reqwest::Body::wrap_stream(chunks_of(file, size, Arc::clone(&sent))));
+        self.send_watched(request, &blob, watched).await.map(drop)
     }
 
     /// Appends to one of a lease's logs; gives how many bytes of it the exchange has. Not tried again by itself.
@@ -181,27 +201,44 @@ impl Blobs {
             .url
             .http(&format!("/v1/leases/{lease}/logs?stream={stream}&offset={offset}"));
         let response = self.send(self.http.post(url).body(bytes), &"a log").await?;
-        let position: LogPosition = response.json().await.map_err(|error| network(&"a log", &error))?;
+        let position = timeout(self.standstill, response.json::<LogPosition>())
+            .await
+            .map_err(|late| network(&"a log", &late))?
+            .map_err(|error| network(&"a log", &error))?;
         Ok(position.next)
     }
 
+    /// Sends what is small enough to go in one piece.
     async fn send(
         &self,
         request: RequestBuilder,
         what: &(dyn std::fmt::Display + Sync),
     ) -> Result<Response, TransferError> {
-        let response = request
-            .bearer_auth(&self.token)
-            .send()
+        let in_one_piece = watch::Sender::new(Sent::default());
+        self.send_watched(request, what, in_one_piece.subscribe()).await
+    }
+
+    async fn send_watched(
+        &self,
+        request: RequestBuilder,
+        what: &(dyn std::fmt::Display + Sync),
+        sent: watch::Receiver<Sent>,
+    ) -> Result<Response, TransferError> {
+        let response = request.bearer_auth(&self.token).send();
+        let response = while_it_moves(response, sent, self.standstill)
             .await
+            .map_err(|StoodStill(span)| TransferError::Network {
+                what: what.to_string(),
+                why: format!("nothing moved for {} s", span.as_secs()),
+            })?
             .map_err(|error| network(what, &error))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        let detail = match response.json::<Problem>().await {
-            Ok(problem) => problem.detail,
-            Err(_) => format!("status {status}"),
+        let detail = match timeout(self.standstill, response.json::<Problem>()).await {
+            Ok(Ok(problem)) => problem.detail,
+            Ok(Err(_)) | Err(_) => format!("status {status}"),
         };
         let what = what.to_string();
         // A full disk at the exchange may be mended by its operator within the tries.
@@ -231,9 +268,7 @@ impl ArchiveSource for Blobs {
     async fn open(&self, archive: BlobId) -> std::io::Result<ArchiveStream<BlobReader>> {
         let response = self.get(archive).await.map_err(archive_error)?;
         let bytes = response.content_length().map(Bytes);
-        let chunks = response
-            .bytes_stream()
-            .map(|chunk| chunk.map_err(std::io::Error::other));
+        let chunks = moving(response.bytes_stream(), self.standstill);
         let reader = BlobReader {
             chunks: Box::pin(chunks),
             rest: Chunk::new(),
@@ -269,18 +304,71 @@ async fn again<T, F: Future<Output = Result<T, TransferError>>>(attempt: impl Fn
     }
 }
 
-fn chunks_of(file: File) -> impl Stream<Item = std::io::Result<Chunk>> {
-    stream::try_unfold(file, |mut file| async move {
-        let mut chunk = Vec::with_capacity(CHUNK);
-        (&mut file).take(CHUNK as u64).read_to_end(&mut chunk).await?;
-        Ok((!chunk.is_empty()).then_some((Chunk::from(chunk), file)))
+/// How much of a body has been taken to be sent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sent {
+    bytes: u64,
+    whole: bool,
+}
+
+/// Nothing moved for so long.
+struct StoodStill(Duration);
+
+/// Waits for the answer to a request for as long as its body goes on being sent.
+async fn while_it_moves<T>(
+    answer: impl Future<Output = T>,
+    mut sent: watch::Receiver<Sent>,
+    standstill: Duration,
+) -> Result<T, StoodStill> {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        let whole = sent.borrow_and_update().whole;
+        let patience = if whole { standstill * ANSWER } else { standstill };
+        let moved = async {
+            if sent.changed().await.is_err() {
+                // The body is gone, and only the answer can come now.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            answer = &mut answer => return Ok(answer),
+            moved = timeout(patience, moved) => moved.map_err(|_| StoodStill(patience))?,
+        }
+    }
+}
+
+/// A body that is received; where nothing of it comes for too long it ends with an error.
+fn moving(
+    chunks: impl Stream<Item = reqwest::Result<Chunk>> + Send + 'static,
+    standstill: Duration,
+) -> impl Stream<Item = std::io::Result<Chunk>> + Send {
+    stream::try_unfold(Box::pin(chunks), move |mut chunks| async move {
+        let chunk = timeout(standstill, chunks.next()).await;
+        let chunk = chunk.map_err(|_| std::io::Error::new(std::io::ErrorKind::TimedOut, "nothing came any more"))?;
+        let chunk = chunk.transpose().map_err(std::io::Error::other)?;
+        Ok(chunk.map(|chunk| (chunk, chunks)))
     })
 }
 
-fn network(what: &dyn std::fmt::Display, error: &reqwest::Error) -> TransferError {
+fn chunks_of(file: File, size: u64, sent: Arc<watch::Sender<Sent>>) -> impl Stream<Item = std::io::Result<Chunk>> {
+    stream::try_unfold(file, move |mut file| {
+        let sent = Arc::clone(&sent);
+        async move {
+            let mut chunk = Vec::with_capacity(CHUNK);
+            (&mut file).take(CHUNK as u64).read_to_end(&mut chunk).await?;
+            sent.send_modify(|sent| {
+                sent.bytes += chunk.len() as u64;
+                sent.whole = sent.bytes >= size;
+            });
+            Ok((!chunk.is_empty()).then_some((Chunk::from(chunk), file)))
+        }
+    })
+}
+
+fn network(what: &dyn std::fmt::Display, error: &(dyn std::error::Error + 'static)) -> TransferError {
     // reqwest says "error sending request" and keeps the reason in the chain.
     let mut why = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = error.source();
     while let Some(cause) = source {
         why = cause.to_string();
         source = cause.source();

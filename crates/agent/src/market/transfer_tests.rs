@@ -9,12 +9,14 @@ use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post, put};
+use futures_util::StreamExt as _;
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::{IdSource, LeaseId};
 use sela_protocol::units::UtcMs;
 use sela_sandbox::keeper::wire::LogStream;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 #[derive(Default)]
 struct Kept {
@@ -22,6 +24,8 @@ struct Kept {
     logs: HashMap<String, Vec<u8>>,
     /// So many requests are answered with 503 before any succeeds.
     failures: u32,
+    /// How long it rests before each two MiB of a body.
+    pause: Duration,
     /// So many appends are kept and then answered with 503: the answer is lost.
     lost_answers: u32,
 }
@@ -51,11 +55,24 @@ async fn take(
     State(kept): State<Shared>,
     Path((_, blob)): Path<(String, String)>,
     headers: HeaderMap,
-    body: Bytes,
+    body: axum::body::Body,
 ) -> Result<StatusCode, StatusCode> {
+    let pause = {
+        let mut kept = kept.lock().expect("not poisoned");
+        checked(&headers, &mut kept)?;
+        kept.pause
+    };
+    let mut chunks = body.into_data_stream();
+    let (mut bytes, mut rest_at) = (Vec::new(), 0);
+    while let Some(chunk) = chunks.next().await {
+        if bytes.len() >= rest_at {
+            rest_at += 2 << 20;
+            tokio::time::sleep(pause).await;
+        }
+        bytes.extend_from_slice(&chunk.map_err(|_| StatusCode::BAD_REQUEST)?);
+    }
     let mut kept = kept.lock().expect("not poisoned");
-    checked(&headers, &mut kept)?;
-    kept.blobs.insert(blob, body.to_vec());
+    kept.blobs.insert(blob, bytes);
     Ok(StatusCode::CREATED)
 }
 
@@ -133,6 +150,34 @@ async fn a_blob_comes_back_as_it_was_stored_though_the_exchange_was_away_for_a_m
     let size = blobs.fetch(blob, &to).await.expect("fetched");
     assert_eq!(size.0, bytes.len() as u64);
     assert!(std::fs::read(&to).expect("there") == bytes, "the same bytes");
+}
+
+#[tokio::test]
+async fn a_blob_may_take_longer_to_send_than_it_may_stand_still() {
+    const STANDSTILL: Duration = Duration::from_secs(1);
+    let server = Server::start().await;
+    let bytes = vec![7; 8 << 20];
+    let from = server.folder.path().join("from");
+    std::fs::write(&from, &bytes).expect("written");
+    let blob = BlobId::of(&bytes);
+    server.set(|kept| kept.pause = STANDSTILL / 3);
+    let blobs = server.blobs("secret").giving_up_after(STANDSTILL);
+    blobs.store(server.lease, blob, &from).await.expect("stored");
+    server.set(|kept| assert!(kept.blobs[&blob.to_string()] == bytes));
+}
+
+#[tokio::test]
+async fn an_exchange_that_takes_a_request_and_says_nothing_is_given_up() {
+    super::install_tls();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}", silent.local_addr().expect("bound"));
+    let url = MarketUrl::parse(&url).expect("loopback");
+    let blobs = Blobs::new(http_client().expect("TLS"), url, "secret".into());
+    let blobs = blobs.giving_up_after(Duration::from_millis(200));
+    let lease = IdSource::new(UtcMs(1), [2; 32]).draw();
+    let appended = blobs.append_log(lease, "stdout", 0, Bytes::new()).await;
+    let error = appended.expect_err("no answer");
+    assert!(error.to_string().contains("nothing moved"), "{error}");
 }
 
 #[tokio::test]
