@@ -48,6 +48,7 @@ impl Caller {
         Hello {
             protocol: PROTOCOL,
             nonce: self.greeting.nonce.clone(),
+            exchange: self.greeting.exchange,
             key: PublicKey::of(key),
             invitation: invitation.map(str::to_owned),
             name: "a stranger".to_owned(),

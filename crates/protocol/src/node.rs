@@ -58,6 +58,8 @@ pub struct Hello {
     pub protocol: u32,
     /// From [`Greeting`].
     pub nonce: String,
+    /// The exchange's key as it was greeted by: a Hello that is said to one exchange opens no other.
+    pub exchange: PublicKey,
     /// The key that signs; a known key is a known node.
     pub key: PublicKey,
     /// For an unknown key: the operator's invitation, which names the owner.

@@ -269,6 +269,7 @@ impl Keeper {
         let hello = Hello {
             protocol: PROTOCOL,
             nonce: greeting.nonce.clone(),
+            exchange: greeting.exchange,
             key: PublicKey::of(&self.settings.key),
             invitation: self.settings.invitation.clone(),
             name: self.settings.name.clone(),

@@ -75,7 +75,7 @@ impl Script {
         let envelope: Envelope<Hello> = serde_json::from_str(&peer.text().await).expect("an envelope");
         let node_key = PublicKey::of(&SigningKey::from_bytes(&[1; 32]));
         let hello = envelope.open(&node_key).expect("signed by the node");
-        assert_eq!(hello.nonce, nonce);
+        assert_eq!((&hello.nonce, hello.exchange), (&nonce, PublicKey::of(&self.key)));
         (peer, hello)
     }
 

@@ -16,6 +16,7 @@ use sela_market::input::{Ask, ConnectionId, Entropy, Input, RequestId};
 use sela_market::ledger::check;
 use sela_market::record::Record;
 use sela_protocol::confidential::SealingKey;
+use sela_protocol::envelope::PublicKey;
 use sela_protocol::job::JobSpec;
 use sela_protocol::money::Micros;
 use sela_protocol::node::RefusalCode;
@@ -109,7 +110,7 @@ impl Lab {
 
     /// A fresh copy of this exchange.
     pub fn desk(&self) -> Desk {
-        let key = SigningKey::from_bytes(&[9; 32]);
+        let key = signing_key();
         let vault = Vault::new(VaultKey::new(SealingKey::from_bytes([8; 32])), HashMap::new());
         Desk {
             floor_loop: FloorLoop::new(self.floor.clone(), self.store.clone(), key, Vec::new(), vault),
@@ -121,7 +122,17 @@ impl Lab {
     }
 }
 
+/// The exchange's own.
+fn signing_key() -> SigningKey {
+    SigningKey::from_bytes(&[9; 32])
+}
+
 impl Desk {
+    /// The exchange's key, which a Hello must name.
+    pub fn key(&self) -> PublicKey {
+        PublicKey::of(&signing_key())
+    }
+
     /// What comes first on a new connection that was greeted with `nonce`: its number where the Hello was taken to the floor.
     ///
     /// # Errors
@@ -130,7 +141,7 @@ impl Desk {
     /// # Panics
     /// If the exchange calls what came of it a defect of its own.
     pub fn hello(&mut self, text: &str, nonce: &str) -> Result<u64, (RefusalCode, String)> {
-        let hello = check_hello(text, nonce).map_err(|refused| (refused.code, refused.message))?;
+        let hello = check_hello(text, nonce, self.key()).map_err(|refused| (refused.code, refused.message))?;
         self.known += 1;
         let connection = ConnectionId(self.known);
         let (outgoing, outbox) = mpsc::channel(OUTBOX);

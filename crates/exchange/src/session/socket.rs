@@ -146,7 +146,7 @@ async fn greet(
         return Ok(None);
     }
     match timeout(host.pace.hello, next_text(stream)).await {
-        Ok(Heard::Text(text)) => check_hello(&text, &greeting.nonce).map(Some),
+        Ok(Heard::Text(text)) => check_hello(&text, &greeting.nonce, greeting.exchange).map(Some),
         Ok(Heard::Gone) => Ok(None),
         Ok(Heard::NotText(why)) => Err(Refused::new(RefusalCode::ProtocolBroken, why)),
         Err(_) => Err(Refused::new(
@@ -159,8 +159,8 @@ async fn greet(
     }
 }
 
-/// Reads the first text of a connection that was greeted with `nonce`.
-pub(crate) fn check_hello(text: &str, nonce: &str) -> Result<Hello, Refused> {
+/// Reads the first text of a connection that was greeted with `nonce` by the exchange of this key.
+pub(crate) fn check_hello(text: &str, nonce: &str, exchange: PublicKey) -> Result<Hello, Refused> {
     let broken = |why: String| Refused::new(RefusalCode::ProtocolBroken, format!("this is no signed Hello: {why}"));
     let signature = |why: &str| Refused::new(RefusalCode::BadSignature, why);
     let envelope: Envelope<Hello> = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
@@ -173,6 +173,11 @@ pub(crate) fn check_hello(text: &str, nonce: &str) -> Result<Hello, Refused> {
     })?;
     if hello.key != signer {
         return Err(signature("the Hello names another key than the one that signed it"));
+    }
+    if hello.exchange != exchange {
+        return Err(signature(
+            "the Hello was said to another exchange, and somebody passed it on: say it to this one",
+        ));
     }
     if hello.nonce != nonce {
         return Err(signature(

@@ -169,6 +169,7 @@ impl Caller {
         Hello {
             protocol: PROTOCOL,
             nonce: self.greeting.nonce.clone(),
+            exchange: self.greeting.exchange,
             key: PublicKey::of(key),
             invitation: invitation.map(str::to_owned),
             name: "a node".to_owned(),

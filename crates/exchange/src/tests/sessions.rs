@@ -104,6 +104,21 @@ async fn a_replayed_hello_is_refused() {
     refused(second.enter(&key(1), &hello).await, RefusalCode::BadSignature, "replay");
 }
 
+/// An exchange to which a node says Hello could else pass it on to another one and be that node there.
+#[tokio::test]
+async fn a_hello_that_was_said_to_another_exchange_is_refused() {
+    let lab = Lab::start().await;
+    let invited = lab.operator.invite().await;
+    let caller = Caller::connect(lab.address()).await;
+    let mut hello = caller.hello(&key(1), Some(&invited.invitation), None);
+    hello.exchange = sela_protocol::envelope::PublicKey::of(&key(9));
+    refused(
+        caller.enter(&key(1), &hello).await,
+        RefusalCode::BadSignature,
+        "another exchange",
+    );
+}
+
 #[tokio::test]
 async fn another_protocol_and_what_is_no_hello_are_refused() {
     let lab = Lab::start().await;
