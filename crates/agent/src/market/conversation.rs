@@ -3,6 +3,7 @@
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use sela_protocol::node::FRAME_LIMIT;
+use sela_protocol::units::BootMs;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -13,8 +14,6 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async_with_config};
 
 const CONNECT: Duration = Duration::from_secs(15);
-/// The exchange pings every few seconds; a connection on which nothing came for so long is dead.
-const DEAD: Duration = Duration::from_secs(20);
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -23,6 +22,10 @@ type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 pub(super) struct Conversation {
     sink: SplitSink<Socket, Message>,
     stream: SplitStream<Socket>,
+    /// When something last came, and how long it may be silent. Kept here and not by each call: whoever says something while it
+    /// listens drops the call and begins anew, and a connection that is dead would be listened to for ever.
+    heard: BootMs,
+    dead: Duration,
 }
 
 /// Why the connection is of no use any more, for people.
@@ -30,7 +33,7 @@ pub(super) struct Conversation {
 pub(super) struct Broken(pub(super) String);
 
 impl Conversation {
-    pub(super) async fn connect(url: &str) -> Result<Self, Broken> {
+    pub(super) async fn connect(url: &str, dead: Duration) -> Result<Self, Broken> {
         let limit = usize::try_from(FRAME_LIMIT.0).unwrap_or(usize::MAX);
         let config = WebSocketConfig::default()
             .max_message_size(Some(limit))
@@ -43,15 +46,23 @@ impl Conversation {
             .map_err(|_| Broken("nobody answered within 15 s".to_owned()))?
             .map_err(|error| Broken(in_words(&error)))?;
         let (sink, stream) = socket.split();
-        Ok(Self { sink, stream })
+        Ok(Self {
+            sink,
+            stream,
+            heard: sela_clock::now().boot_ms,
+            dead,
+        })
     }
 
     /// The next text. Safe to drop half-way: a message that is not whole yet stays in the socket's buffer.
     pub(super) async fn read<T: DeserializeOwned>(&mut self) -> Result<T, Broken> {
         loop {
-            let message = timeout(DEAD, self.stream.next())
+            let silent = sela_clock::now().boot_ms.since(self.heard);
+            let patience = self.dead.saturating_sub(Duration::from_millis(silent.0));
+            let message = timeout(patience, self.stream.next())
                 .await
-                .map_err(|_| Broken("nothing came for 20 s".to_owned()))?;
+                .map_err(|_| Broken(format!("nothing came for {} s", self.dead.as_secs())))?;
+            self.heard = sela_clock::now().boot_ms;
             match message {
                 Some(Ok(Message::Text(text))) => {
                     return serde_json::from_str(&text)
@@ -81,9 +92,9 @@ impl Conversation {
                 text.len()
             )));
         }
-        timeout(DEAD, self.sink.send(Message::Text(text.into())))
+        timeout(self.dead, self.sink.send(Message::Text(text.into())))
             .await
-            .map_err(|_| Broken("the exchange took nothing for 20 s".to_owned()))?
+            .map_err(|_| Broken(format!("the exchange took nothing for {} s", self.dead.as_secs())))?
             .map_err(|error| Broken(in_words(&error)))
     }
 }

@@ -38,7 +38,12 @@ pub(crate) struct LinkSettings {
     pub(crate) known: ExchangeKeys,
     /// Whether this agent takes part in labs.
     pub(crate) lab: bool,
+    /// How long the exchange may be silent: [`SILENCE`].
+    pub(crate) silence: Duration,
 }
+
+/// The exchange pings every few seconds; a connection on which nothing came for so long is dead.
+pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 
 /// What the link reports.
 #[derive(Debug)]
@@ -259,7 +264,7 @@ impl Keeper {
 
     /// Connects, says hello and opens or resumes the session.
     async fn connect(&mut self) -> Result<Conversation, Ended> {
-        let mut conversation = Conversation::connect(&self.settings.url.socket(PATH)).await?;
+        let mut conversation = Conversation::connect(&self.settings.url.socket(PATH), self.settings.silence).await?;
         let greeting: Greeting = conversation.read().await?;
         self.check(&greeting)?;
         let asked = self.session.as_ref().map(|session| Resume {

@@ -1,6 +1,6 @@
 //! The link against an exchange that follows a script over a real WebSocket: what is said, resumed, repeated and refused.
 
-use super::link::{Link, LinkNews, LinkSettings};
+use super::link::{Link, LinkNews, LinkSettings, SILENCE};
 use crate::keys::ExchangeKeys;
 use crate::settings::url_of_market::MarketUrl;
 use ed25519_dalek::SigningKey;
@@ -12,6 +12,7 @@ use sela_protocol::node::{ExchangeMessage, Greeting, Hello, HelloReply, NodeMess
 use sela_protocol::session::Frame;
 use sela_protocol::units::UtcMs;
 use serde::Serialize;
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
@@ -49,6 +50,7 @@ impl Script {
             key: SigningKey::from_bytes(&[1; 32]),
             known: ExchangeKeys::at(self.folder.path().join("keys.json")),
             lab: true,
+            silence: SILENCE,
         }
     }
 
@@ -209,6 +211,33 @@ async fn after_a_break_the_session_goes_on_and_nothing_is_lost_or_doubled() {
     peer.say(2, 8).await;
     let (number, _) = message(&mut news).await;
     assert_eq!(number, 2, "frame 1 came twice and is told once");
+}
+
+/// The exchange's machine lost its power, or this one went to another network: no end of the connection ever comes.
+#[tokio::test]
+async fn a_connection_on_which_nothing_comes_is_left_though_the_node_goes_on_to_speak() {
+    let mut script = Script::new().await;
+    let id = script.ids.draw();
+    let (news, mut received) = mpsc::channel(64);
+    let settings = LinkSettings {
+        silence: Duration::from_millis(400),
+        ..script.settings()
+    };
+    let link = Link::start(settings, news);
+    let (mut peer, _) = script.meet().await;
+    script.welcome(&mut peer, id, 0).await;
+    session(&mut received).await;
+    let speaks = async {
+        for beat in 0.. {
+            link.say(id, heartbeat(beat));
+            tokio::time::sleep(Duration::from_millis(40)).await;
+        }
+    };
+    let (_again, hello) = tokio::select! {
+        () = speaks => unreachable!("it speaks on"),
+        met = script.meet() => met,
+    };
+    assert!(hello.resume.is_some(), "the session goes on over a new connection");
 }
 
 #[tokio::test]

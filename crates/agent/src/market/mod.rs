@@ -11,7 +11,7 @@ mod logs;
 mod transfer_tests;
 
 pub(crate) use blobs::{Blobs, TransferError, http_client};
-pub(crate) use link::{Link, LinkNews, LinkSettings};
+pub(crate) use link::{Link, LinkNews, LinkSettings, SILENCE};
 pub(crate) use logs::LogUpload;
 
 /// Installs the one TLS implementation of this program. Called once, before anything connects.

@@ -4,7 +4,7 @@
 use super::accounts;
 use super::agent_loop::Hands;
 use crate::jobs::LeaseOrder;
-use crate::market::{Link, LinkSettings};
+use crate::market::{Link, LinkSettings, SILENCE};
 use crate::store::Entry;
 use sela_core::{Effect, Record};
 use sela_protocol::envelope::Envelope;
@@ -172,6 +172,7 @@ impl Hands {
                 key: self.key.clone(),
                 known: self.known.clone(),
                 lab: self.lab,
+                silence: SILENCE,
             };
             Link::start(settings, self.link_news.clone())
         });
