@@ -10,7 +10,8 @@ use sela_protocol::envelope::PublicKey;
 use sela_protocol::local::{Earned, EarningsLine, JobLine, Page, Sample, StripRecord};
 use sela_protocol::units::UtcMs;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 
@@ -47,6 +48,8 @@ enum Request {
 pub(crate) struct Store {
     requests: Option<mpsc::Sender<Request>>,
     appended: u64,
+    /// The agent leaves: what cannot be written now is given up.
+    leaving: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -76,12 +79,14 @@ impl Store {
         let (requests, received) = mpsc::channel();
         // Unbounded, but never long: one message a commit, and the loop reads them before anything that adds more.
         let (news, news_received) = async_mpsc::unbounded_channel();
+        let leaving = Arc::new(AtomicBool::new(false));
         let worker = Worker {
             earnings,
             telemetry,
             minute: Minute::default(),
             midnight: Box::new(midnight),
             news,
+            leaving: Arc::clone(&leaving),
         };
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
@@ -91,6 +96,7 @@ impl Store {
         let store = Self {
             requests: Some(requests),
             appended: 0,
+            leaving,
             thread: Some(thread),
         };
         store.ask(Request::Sums);
@@ -148,6 +154,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        self.leaving.store(true, Ordering::Relaxed);
         // The local interface holds readers as long as it serves, so the thread would never see its queue closed.
         self.ask(Request::End);
         self.requests = None;
@@ -213,6 +220,7 @@ struct Worker {
     minute: Minute,
     midnight: Box<dyn Fn() -> UtcMs + Send>,
     news: async_mpsc::UnboundedSender<Committed>,
+    leaving: Arc<AtomicBool>,
 }
 
 impl Worker {
@@ -252,8 +260,9 @@ impl Worker {
                 self.tell(Committed::Problem(Some(error.to_string())));
             }
             failed_before = true;
-            // The loop is gone: nobody is told anything that depends on these entries, so they may be given up.
-            if self.news.is_closed() {
+            // The loop is gone or leaves: nobody is told anything that depends on these entries, so they may be given up. What
+            // they say of a lease is made up for at the next start.
+            if self.news.is_closed() || self.leaving.load(Ordering::Relaxed) {
                 return;
             }
             std::thread::sleep(RETRY);
@@ -328,6 +337,24 @@ mod tests {
         drop(store);
         let (_store, recovered, _news) = Store::open(folder.path(), None, || UtcMs(0)).expect("opens again");
         assert_eq!(recovered.pause, Some(pause));
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_leaves_does_not_wait_for_a_disk_that_takes_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut store, _, news) = Store::open(folder.path(), None, || UtcMs(0)).expect("opens");
+        let broken = rusqlite::Connection::open(folder.path().join("earnings.db")).expect("opens");
+        broken
+            .execute_batch("DROP TABLE pauses")
+            .expect("whatever is wrong with it");
+        store.append(Entry::Pause { pause: None });
+        let (gone, left) = mpsc::channel();
+        std::thread::spawn(move || {
+            drop(store);
+            gone.send(()).expect("somebody waits");
+        });
+        left.recv_timeout(Duration::from_secs(20)).expect("the store ends");
+        drop(news);
     }
 
     #[tokio::test]
