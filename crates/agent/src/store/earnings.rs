@@ -296,8 +296,8 @@ fn write(transaction: &Transaction<'_>, entry: &Entry) -> Result<(), StoreError>
              ON CONFLICT DO NOTHING",
             params![
                 note.lease.to_string(),
-                note.thawed_ms.0,
-                note.frozen_ms.0,
+                countable(note.thawed_ms),
+                countable(note.frozen_ms),
                 note.closing.as_ref().map(text).transpose()?,
                 text(note)?,
                 text(envelope)?
@@ -309,7 +309,9 @@ fn write(transaction: &Transaction<'_>, entry: &Entry) -> Result<(), StoreError>
             params![
                 closing.note.lease.to_string(),
                 closing.ended_utc_ms.0,
-                closing.energy_mwh,
+                closing
+                    .energy_mwh
+                    .map(|energy| i64::try_from(energy).unwrap_or(i64::MAX)),
                 cost(closing.energy_mwh, *per_kwh).map(|cost| cost.0),
                 text(closing)?
             ],
@@ -320,7 +322,7 @@ fn write(transaction: &Transaction<'_>, entry: &Entry) -> Result<(), StoreError>
             params![
                 receipt.receipt.to_string(),
                 receipt.lease.to_string(),
-                receipt.billed_ms.0,
+                countable(receipt.billed_ms),
                 receipt.gross.0,
                 receipt.fee.0,
                 receipt.net.0,
@@ -336,6 +338,12 @@ fn write(transaction: &Transaction<'_>, entry: &Entry) -> Result<(), StoreError>
         ),
         Entry::Pause { pause } => execute("INSERT INTO pauses (entry) VALUES (?1)", params![text(pause)?]),
     }
+}
+
+/// A database's numbers end sooner than ours. What an exchange signs is written as said in `entry`; a number that no database
+/// holds must not stop every entry that comes after it.
+fn countable(span: Millis) -> i64 {
+    i64::try_from(span.0).unwrap_or(i64::MAX)
 }
 
 /// Milliwatt-hours at a price per kilowatt-hour, rounded up: a cost is not made smaller by rounding.

@@ -113,6 +113,18 @@ impl Case {
 }
 
 #[test]
+fn a_receipt_whose_numbers_no_database_holds_stops_nothing() {
+    let mut case = Case::new();
+    let lease = case.accept();
+    let receipt = case.receipt(&lease, Millis(u64::MAX), UtcMs(5));
+    case.commit(receipt);
+    let note = case.note(&lease, Millis(u64::MAX), None);
+    assert_eq!(note.thawed_ms, Millis(u64::MAX));
+    assert_eq!((case.count("receipts"), case.count("notes")), (1, 1));
+    case.book.sums(UtcMs(0)).expect("sums");
+}
+
+#[test]
 fn nothing_that_was_written_can_be_changed_or_removed() {
     let mut case = Case::new();
     let lease = case.accept();
