@@ -15,6 +15,7 @@ use sela_protocol::card::{CardDescription, CardProcess, CardReading, PowerLimits
 use sela_protocol::id::GpuUuid;
 use sela_protocol::units::{Bytes, Celsius, Milliwatts};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How the simulated driver marks its cards: the word is part of the name that it reports.
 const SIMULATED: &str = "SIMULATED";
@@ -27,6 +28,8 @@ const NAME_LENGTH: usize = 256;
 pub struct Nvml {
     driver: nvml_wrapper::Nvml,
     driver_version: String,
+    /// The cards that were left out of the last list, one bit an index: each is complained of once, not at each look.
+    left_out: AtomicU64,
 }
 
 impl Nvml {
@@ -43,7 +46,11 @@ impl Nvml {
         let driver_version = driver
             .sys_driver_version()
             .map_err(|error| GpuError::at_start(&error))?;
-        Ok(Self { driver, driver_version })
+        Ok(Self {
+            driver,
+            driver_version,
+            left_out: AtomicU64::new(0),
+        })
     }
 
     /// The driver's version, as it reports it.
@@ -63,10 +70,16 @@ impl Nvml {
             .map_err(|error| GpuError::of(&error, &GpuUuid("(all)".to_owned()), "count the cards"))?;
         let mut cards = Vec::new();
         for index in 0..count {
+            let bit = 1_u64.checked_shl(index).unwrap_or(0);
             match self.describe(index) {
-                Ok(card) => cards.push(card),
+                Ok(card) => {
+                    self.left_out.fetch_and(!bit, Ordering::Relaxed);
+                    cards.push(card);
+                }
                 Err(error) => {
-                    tracing::warn!(index, %error, "a card does not say what it is; it is left out");
+                    if bit == 0 || self.left_out.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+                        tracing::warn!(index, %error, "a card does not say what it is; it is left out");
+                    }
                 }
             }
         }
