@@ -22,6 +22,8 @@ use std::collections::BTreeMap;
 const PATIENCE_RUNNING: Millis = Millis(3_500);
 /// Otherwise each ten seconds.
 const PATIENCE_IDLE: Millis = Millis(35_000);
+/// An agent that leaves while the exchange is away waits so long for it before it gives up storing what jobs have left.
+const LEAVE_WITHOUT: Millis = Millis(5_000);
 /// A job that uses at most this share of its card counts as quiet: drivers round.
 const QUIET: Percent = Percent(0);
 
@@ -45,6 +47,8 @@ pub struct State {
     pub(crate) uploading: BTreeMap<LeaseId, UnsettledLease>,
     /// Ended and reported, not yet receipted as closed: reported again in each new session.
     pub(crate) unsettled: BTreeMap<LeaseId, UnsettledLease>,
+    /// Since when the agent leaves and the exchange is away.
+    leaves_alone: Option<BootMs>,
     pub(crate) earned: Earned,
     attention: bool,
     pub(crate) wake: Wake,
@@ -82,6 +86,7 @@ impl State {
             beats: crate::heartbeat::Heartbeats::default(),
             uploading: BTreeMap::new(),
             unsettled: BTreeMap::new(),
+            leaves_alone: None,
             earned: Earned::default(),
             attention: false,
             wake: Wake::default(),
@@ -278,9 +283,28 @@ impl State {
         }
         self.settle_attention(now, effects);
         self.say_heartbeat(now, effects);
+        self.give_up_uploads(now, effects);
         let busy = self.cards.values().any(|card| card.lease.is_some()) || !self.uploading.is_empty();
         if self.service == Service::Stopping && !busy {
             effects.push(Effect::Exit);
+        }
+    }
+
+    /// The account of the money is closed and written here all the same, and is told in the next session; what the jobs have
+    /// left is lost, so that a job which ended by itself is not done.
+    fn give_up_uploads(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        if self.service != Service::Stopping || matches!(self.market, MarketLink::Connected { .. }) {
+            self.leaves_alone = None;
+            return;
+        }
+        let since = *self.leaves_alone.get_or_insert(now.boot_ms);
+        if self.uploading.is_empty() || !self.wake.due(now.boot_ms, since.plus(LEAVE_WITHOUT)) {
+            return;
+        }
+        let leases: Vec<LeaseId> = self.uploading.keys().copied().collect();
+        for lease in leases {
+            let message = "the agent left while the exchange was away, so that what the job made is not stored".into();
+            self.uploaded(lease, None, Some(EndCause::NodeFault { message }), effects);
         }
     }
 

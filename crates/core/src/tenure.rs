@@ -118,7 +118,13 @@ impl State {
         }
     }
 
-    fn uploaded(&mut self, id: LeaseId, output: Option<BlobId>, problem: Option<EndCause>, effects: &mut Vec<Effect>) {
+    pub(crate) fn uploaded(
+        &mut self,
+        id: LeaseId,
+        output: Option<BlobId>,
+        problem: Option<EndCause>,
+        effects: &mut Vec<Effect>,
+    ) {
         if let Some(mut ended) = self.uploading.remove(&id) {
             ended.output = output;
             let closing_note_is_due = at_once(&ended.cause).is_none();

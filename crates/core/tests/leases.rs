@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use sela_core::{Effect, Input, LeaseEvent, MarketInput, OpenLease, Policy, RecoveredLease, State};
 use sela_protocol::id::{GpuUuid, IdSource, LeaseId};
 use sela_protocol::lease::{EndCause, FencingToken, Receipt};
-use sela_protocol::local::{Command, IsolationState};
+use sela_protocol::local::{Command, IsolationState, MarketLink};
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::node::Isolation;
 use sela_protocol::presence::ForeignUse;
@@ -309,6 +309,37 @@ fn quitting_ends_the_job_first() {
         },
     );
     assert!(world.drain().contains(&"exit".to_owned()));
+}
+
+#[test]
+fn quitting_waits_for_results_while_the_exchange_is_there_and_seconds_while_it_is_away() {
+    let mut world = World::new();
+    let lease = world.running();
+    let ended = LeaseEvent::Ended {
+        cause: EndCause::Exited { code: 0 },
+        thawed_ms: Millis(4_321),
+        frozen_ms: Millis(0),
+    };
+    world.event(lease, ended);
+    world.card_use(lease, 0, 0);
+    world.input(Input::Shutdown);
+    world.drain();
+    world.pass(60_000);
+    assert_eq!(world.drain(), [""; 0], "they are on their way");
+    let away = MarketLink::Connecting {
+        url: "ws://127.0.0.1:7350".into(),
+        last_error: None,
+    };
+    world.input(Input::Market(MarketInput::Link(away)));
+    world.pass(4_999);
+    assert_eq!(world.drain(), [""; 0]);
+    world.pass(1);
+    let done = world.drain();
+    assert!(
+        done[0].starts_with("record closed NodeFault") && done[1].starts_with("record note 4321 0 closing NodeFault"),
+        "the account is written: {done:?}"
+    );
+    assert_eq!(done.last().map(String::as_str), Some("exit"));
 }
 
 #[test]
