@@ -128,7 +128,9 @@ impl State {
         for card in self.cards.values_mut() {
             card.offered = None;
         }
-        for lease in self.cards.values().filter_map(|card| card.lease.as_ref()) {
+        let here = self.node;
+        let open = self.cards.values().filter_map(|card| card.lease.as_ref());
+        for lease in open.filter(|lease| Some(lease.node) == here) {
             let (id, fencing) = (lease.award.lease, lease.award.fencing);
             effects.push(Effect::Send(NodeMessage::Accept { lease: id, fencing }));
             effects.push(Effect::Send(NodeMessage::Progress {
@@ -146,7 +148,7 @@ impl State {
             }
             effects.push(Effect::SendMeter(lease.newest_note(now)));
         }
-        for ended in self.uploading.values() {
+        for ended in self.uploading.values().filter(|ended| Some(ended.note.node) == here) {
             effects.push(Effect::SendMeter(MeterNote {
                 closing: at_once(&ended.cause),
                 ..ended.note.clone()

@@ -411,7 +411,9 @@ impl State {
                 self.node = Some(node);
                 self.beats.session_opened();
                 if !resumed {
-                    let unsettled: Vec<UnsettledLease> = self.unsettled.values().cloned().collect();
+                    // What was earned at another exchange is none of this one's business.
+                    let unsettled = self.unsettled.values().filter(|ended| ended.note.node == node);
+                    let unsettled: Vec<UnsettledLease> = unsettled.cloned().collect();
                     self.say_everything(unsettled, now, effects);
                 }
             }
@@ -440,7 +442,9 @@ impl State {
                 }
             }
             MarketInput::Receipt(receipt) => {
-                if receipt.closed.is_some() && self.unsettled.remove(&receipt.lease).is_some() {
+                let settles = |ended: &UnsettledLease| receipt.closed.is_some() && Some(ended.note.node) == self.node;
+                if self.unsettled.get(&receipt.lease).is_some_and(settles) {
+                    self.unsettled.remove(&receipt.lease);
                     effects.push(Effect::Append(Record::Settled { lease: receipt.lease }));
                 }
             }

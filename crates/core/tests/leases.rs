@@ -102,10 +102,11 @@ fn a_lease_that_was_open_when_the_agent_died_is_closed_once_with_what_the_keeper
     let mut world = World::new();
     let mut ids = IdSource::new(UtcMs(5), [9; 32]);
     let lease: LeaseId = ids.draw();
+    let node = ids.draw();
     let recovered = RecoveredLease {
         lease: OpenLease {
             lease,
-            node: ids.draw(),
+            node,
             fencing: FencingToken(3),
             job: ids.draw(),
             name: None,
@@ -137,14 +138,14 @@ fn a_lease_that_was_open_when_the_agent_died_is_closed_once_with_what_the_keeper
         ["record note 4321 7 closing GrantExpired", "record closed GrantExpired"]
     );
     let session = |node| Input::Market(MarketInput::Session { node, resumed: false });
-    world.input(session(ids.draw()));
+    world.input(session(node));
     let reported = [
         "say capability",
         "say meter 4321",
         "say result GrantExpired output false",
     ];
     assert_eq!(world.drain(), reported);
-    world.input(session(ids.draw()));
+    world.input(session(node));
     assert_eq!(
         world.drain(),
         reported,
@@ -166,9 +167,20 @@ fn a_lease_that_was_open_when_the_agent_died_is_closed_once_with_what_the_keeper
         issued_utc_ms: UtcMs(6),
         lab: true,
     };
-    world.input(Input::Market(MarketInput::Receipt(Box::new(receipt))));
-    assert_eq!(world.drain(), ["record settled"]);
+    let receipt = || Input::Market(MarketInput::Receipt(Box::new(receipt.clone())));
     world.input(session(ids.draw()));
+    assert_eq!(
+        world.drain(),
+        ["say capability"],
+        "another exchange hears nothing of it"
+    );
+    world.input(receipt());
+    assert_eq!(world.drain(), [""; 0], "and settles nothing of it");
+    world.input(session(node));
+    world.drain();
+    world.input(receipt());
+    assert_eq!(world.drain(), ["record settled"]);
+    world.input(session(node));
     assert_eq!(world.drain(), ["say capability"]);
 }
 
@@ -195,7 +207,7 @@ fn in_a_new_session_an_open_lease_is_told_whole() {
     let mut world = World::new();
     world.running();
     world.drain();
-    let node = world.ids.clone().draw();
+    let node = world.node;
     world.input(Input::Market(MarketInput::Session { node, resumed: false }));
     assert_eq!(
         world.drain(),
@@ -207,7 +219,7 @@ fn in_a_new_session_an_open_lease_is_told_whole() {
             "say offer false"
         ]
     );
-    let node = world.ids.clone().draw();
+    let node = world.node;
     world.input(Input::Market(MarketInput::Session { node, resumed: true }));
     assert_eq!(
         world.drain(),

@@ -30,6 +30,8 @@ pub struct World {
     /// The exchange acknowledges no heartbeat.
     pub mute: bool,
     pub ids: IdSource,
+    /// Who this machine is at the exchange.
+    pub node: sela_protocol::id::NodeId,
     /// Everything that was done since the start, in short words.
     pub done: Vec<String>,
     pub effects: Vec<Effect>,
@@ -59,6 +61,7 @@ impl World {
             temperature: 50,
             deaf: false,
             mute: false,
+            node: IdSource::new(now.utc_ms, [3; 32]).draw(),
             ids: IdSource::new(now.utc_ms, [3; 32]),
             done: Vec::new(),
             effects: Vec::new(),
@@ -69,9 +72,9 @@ impl World {
         world.input(Input::Market(MarketInput::Link(MarketLink::Connected {
             url: "ws://127.0.0.1:7350".into(),
             exchange: "test".into(),
-            node: world.ids.clone().draw(),
+            node: world.node,
         })));
-        let node = world.ids.clone().draw();
+        let node = world.node;
         world.input(Input::Market(MarketInput::Session { node, resumed: false }));
         world
     }
