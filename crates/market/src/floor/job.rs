@@ -41,7 +41,7 @@ impl Floor {
             return;
         };
         // A fault within the first minute is one of starting.
-        let ran = lease.noted() >= LEAST_BILLED;
+        let ran = self.ran(lease) >= LEAST_BILLED;
         // An award that was not taken says nothing about the job.
         let faulty = !ran && lease.accepted.is_some() && matches!(cause, EndCause::NodeFault { .. });
         let before = if ran { 0 } else { job.node_faults };

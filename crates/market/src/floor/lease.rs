@@ -169,12 +169,12 @@ impl Floor {
             let message = format!("of {} that {id} ran, at most {limit} can be billed", counts.thawed_ms);
             refuse(turn, node, Some(id), message);
         }
-        let thawed = counts.thawed_ms;
         if !self.record(turn, Record::NoteTaken { note: counts, signed }) {
             return;
         }
+        let ran = self.books.leases.get(&id).map_or(Millis(0), |lease| self.ran(lease));
         if let Some(live) = self.live.leases.get_mut(&id) {
-            live.heard_thawed(thawed, turn.now.boot_ms);
+            live.heard_thawed(ran, turn.now.boot_ms);
         }
         self.after_late_note(turn, id);
     }

@@ -139,7 +139,7 @@ impl Floor {
         let used: u64 = self
             .books
             .leases_of(job)
-            .map(|lease| lease.noted().0)
+            .map(|lease| self.ran(lease).0)
             .fold(0, u64::saturating_add);
         Millis(job.spec.wall_limit_ms.0.saturating_sub(used))
     }

@@ -166,6 +166,12 @@ impl Floor {
         }
     }
 
+    /// How long the lease has run, as far as its node is believed: what is more than its renewals cover neither bills nor counts
+    /// against the job's limits.
+    pub(super) fn ran(&self, lease: &Lease) -> Millis {
+        lease.noted().min(self.billable_of(lease))
+    }
+
     /// Most that the lease's node may bill by its renewals.
     fn billable_of(&self, lease: &Lease) -> Millis {
         let marked = lease.mark.map_or(Millis(0), |(covered, _)| billable(covered));

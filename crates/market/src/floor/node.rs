@@ -294,7 +294,8 @@ impl Floor {
             return false;
         };
         coverage.renew(now);
-        let covered = coverage.covered();
+        let (covered, billable) = (coverage.covered(), coverage.billable());
+        live.heard_thawed(beat.thawed_ms.min(billable), now);
         if live.marked_at.is_none_or(|at| now.since(at) >= MARK_INTERVAL) {
             live.marked_at = Some(now);
             self.mark(turn, beat.lease, covered);

@@ -426,6 +426,59 @@ fn a_node_that_ignores_a_cancel_is_not_renewed_for_ever() {
     world.hold_invariants();
 }
 
+/// Time that a node claims beyond what its renewals cover is not billed; nor may it end the job by the job's own limits.
+#[test]
+fn a_node_cannot_use_up_a_jobs_limits_by_claiming_time_that_it_cannot_have_run() {
+    for (thawed, cause) in [
+        (u64::MAX, EndCause::WallLimit),
+        (3_600_000, EndCause::WallLimit),
+        (u64::MAX, EndCause::OwnerInput),
+    ] {
+        let (mut world, _, machine, job, lease) = running();
+        world.run(&machine, &lease, 0, 5);
+        world.ended(&machine, &lease, thawed, cause.clone());
+        assert!(matches!(world.state(job), JobState::Queued { .. }), "{cause:?}");
+        world.wait(11);
+        let newest = world.floor.books.jobs[&job].leases[1..].last();
+        let newest = newest.unwrap_or_else(|| panic!("{cause:?}: it does not go on"));
+        let left = world.floor.books.leases[newest].terms.run_limit_ms.0;
+        assert!(left >= 3_600_000 - 65_000, "{cause:?}: {left} ms are left");
+        world.hold_invariants();
+    }
+    // The unsigned time in heartbeats ends no job for want of money either.
+    let mut world = World::new();
+    let tenant = world.tenant(400_000);
+    let machine = world.machine(300_000);
+    let (_, lease) = world.started(&machine, tenant, spec());
+    assert!(lease.limit_ms < lease.run_limit_ms, "cut to what the account has");
+    world.pass(1_000);
+    world.beat(&machine, &lease, LeasePhase::Running, u64::MAX);
+    world.tick();
+    assert_eq!(world.floor.books.leases[&lease.lease].cancel, None);
+}
+
+/// The tenant cancels while the job saves because its money is used up: the node ends it for either, and is paid for either.
+#[test]
+fn a_cancel_after_the_money_is_used_up_makes_neither_cause_the_nodes_fault() {
+    for cause in [EndCause::BudgetUsed, EndCause::TenantCancelled] {
+        let mut world = World::new();
+        let tenant = world.tenant(10_000);
+        let machine = world.machine(300_000);
+        let (job, lease) = world.started(&machine, tenant, spec());
+        world.run(&machine, &lease, 0, 46);
+        assert_eq!(
+            world.floor.books.leases[&lease.lease].cancel,
+            Some(EndCause::BudgetUsed)
+        );
+        world.cancel(tenant, job).expect("cancels");
+        world.ended(&machine, &lease, 47_000, cause.clone());
+        assert_eq!(world.state(job), JobState::Cancelled);
+        let view = &world.view(job).leases[0];
+        assert_eq!((view.billed_ms, view.end.as_ref()), (Millis(60_000), Some(&cause)));
+        world.hold_invariants();
+    }
+}
+
 #[test]
 fn causes_that_the_exchange_knows_better_are_not_taken_at_the_nodes_word() {
     for (claim, seconds) in [
