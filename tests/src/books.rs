@@ -95,8 +95,8 @@ fn check_lease(lease: &LeaseView, line: &EarningsLine, fee_basis_points: u32) ->
 fn billed(end: &EndCause, thawed: Millis) -> Millis {
     let never_ran = *end == EndCause::TenantCancelled && thawed == Millis(0);
     match end.ended_by() {
-        EndedBy::JobOrTenant if !never_ran => thawed.max(LEAST_BILLED),
-        EndedBy::JobOrTenant | EndedBy::Other => thawed,
+        EndedBy::Job | EndedBy::Tenant if !never_ran => thawed.max(LEAST_BILLED),
+        EndedBy::Job | EndedBy::Tenant | EndedBy::Exchange | EndedBy::Other => thawed,
     }
 }
 

@@ -199,28 +199,7 @@ impl State {
 /// The cause that may be put on a closing note as soon as the job is gone. A job that ended by itself is closed only when what it
 /// made is stored: if the agent dies before that, the job is not done, and goes on from its checkpoint.
 pub(crate) fn at_once(cause: &EndCause) -> Option<EndCause> {
-    match cause {
-        EndCause::Exited { .. } => None,
-        EndCause::OutOfMemory
-        | EndCause::WallLimit
-        | EndCause::TenantCancelled
-        | EndCause::BudgetUsed
-        | EndCause::Displaced
-        | EndCause::OwnerInput
-        | EndCause::OwnerProgram { .. }
-        | EndCause::OwnerCommand
-        | EndCause::Shutdown
-        | EndCause::Hot
-        | EndCause::SensorSilent { .. }
-        | EndCause::CardLost
-        | EndCause::GrantExpired
-        | EndCause::LeaseExpired
-        | EndCause::Lost
-        | EndCause::AgentRestarted
-        | EndCause::NodeFault { .. }
-        | EndCause::JobFault { .. }
-        | EndCause::Unknown => Some(cause.clone()),
-    }
+    (!matches!(cause, EndCause::Exited { .. })).then(|| cause.clone())
 }
 
 /// Whether the owner took the card back: then it rests for `cool_off`.

@@ -2,7 +2,7 @@
 //! moving the money is `floor` and `ledger`.
 
 use sela_protocol::job::LEAST_BILLED;
-use sela_protocol::lease::EndCause;
+use sela_protocol::lease::{EndCause, EndedBy};
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::units::Millis;
 
@@ -108,23 +108,10 @@ pub fn billed_at_close(billed: Millis, noted: Millis, limit: Millis, cause: &End
 /// by the job's own fault, since only the node's fault is free: an image that cannot run must not be a free way to keep owners'
 /// machines fetching. A cancel before the program ran is free: no job had begun that could end.
 fn least_applies(cause: &EndCause, noted: Millis) -> bool {
-    match cause {
-        EndCause::Exited { .. } | EndCause::OutOfMemory | EndCause::WallLimit | EndCause::JobFault { .. } => true,
-        EndCause::TenantCancelled | EndCause::BudgetUsed => noted > Millis(0),
-        EndCause::Displaced
-        | EndCause::OwnerInput
-        | EndCause::OwnerProgram { .. }
-        | EndCause::OwnerCommand
-        | EndCause::Shutdown
-        | EndCause::Hot
-        | EndCause::SensorSilent { .. }
-        | EndCause::CardLost
-        | EndCause::GrantExpired
-        | EndCause::LeaseExpired
-        | EndCause::Lost
-        | EndCause::AgentRestarted
-        | EndCause::NodeFault { .. }
-        | EndCause::Unknown => false,
+    match cause.ended_by() {
+        EndedBy::Job => true,
+        EndedBy::Tenant => noted > Millis(0),
+        EndedBy::Exchange | EndedBy::Other => false,
     }
 }
 
@@ -132,7 +119,6 @@ fn least_applies(cause: &EndCause, noted: Millis) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use sela_protocol::lease::EndedBy;
 
     const HOURLY: HourlyPrice = HourlyPrice(Micros(600_000));
 
@@ -171,7 +157,7 @@ mod tests {
             let before = billed(Millis(noted), Millis(billable), Millis(limit));
             let found = billed_at_close(before, Millis(noted), Millis(limit), cause);
             assert_eq!(found, Millis(expected), "{cause:?} at {noted}");
-            if cause.ended_by() == EndedBy::Other {
+            if matches!(cause.ended_by(), EndedBy::Exchange | EndedBy::Other) {
                 assert!(found.0 <= noted, "{cause:?} is no reason for a least billed time");
             }
         }

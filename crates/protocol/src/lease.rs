@@ -102,9 +102,14 @@ pub enum EndCause {
 /// On whose account an end goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedBy {
-    /// The job or its tenant: the least billed time applies.
-    JobOrTenant,
-    /// Owner, guard, node, exchange: no least billed time; the job goes on elsewhere.
+    /// The job itself: it is over, and the least billed time applies.
+    Job,
+    /// Its tenant, or the tenant's money: it is over, and the least billed time applies to a program that ran. A node says so only
+    /// where the exchange asked for it.
+    Tenant,
+    /// The exchange, for another job: no least billed time; the job goes on elsewhere. A node says so only where it was asked for.
+    Exchange,
+    /// Owner, guard, node, or silence: no least billed time; the job goes on elsewhere.
     Other,
 }
 
@@ -112,14 +117,10 @@ impl EndCause {
     /// Who ended it, for billing (market.md §5).
     pub const fn ended_by(&self) -> EndedBy {
         match self {
-            Self::Exited { .. }
-            | Self::OutOfMemory
-            | Self::WallLimit
-            | Self::TenantCancelled
-            | Self::BudgetUsed
-            | Self::JobFault { .. } => EndedBy::JobOrTenant,
-            Self::Displaced
-            | Self::OwnerInput
+            Self::Exited { .. } | Self::OutOfMemory | Self::WallLimit | Self::JobFault { .. } => EndedBy::Job,
+            Self::TenantCancelled | Self::BudgetUsed => EndedBy::Tenant,
+            Self::Displaced => EndedBy::Exchange,
+            Self::OwnerInput
             | Self::OwnerProgram { .. }
             | Self::OwnerCommand
             | Self::Shutdown

@@ -27,12 +27,18 @@ impl Floor {
             return;
         };
         match cause.ended_by() {
-            EndedBy::JobOrTenant => {
+            EndedBy::Job => {
                 let end = final_end(job, cause);
                 self.end_job(turn, id, end, output);
             }
-            EndedBy::Other if job.cancel_asked => self.end_job(turn, id, JobEnd::Cancelled, output),
-            EndedBy::Other => self.requeue(turn, id, lease, cause),
+            EndedBy::Tenant | EndedBy::Exchange | EndedBy::Other if job.cancel_asked => {
+                self.end_job(turn, id, JobEnd::Cancelled, output);
+            }
+            EndedBy::Tenant => {
+                let end = final_end(job, cause);
+                self.end_job(turn, id, end, output);
+            }
+            EndedBy::Exchange | EndedBy::Other => self.requeue(turn, id, lease, cause),
         }
     }
 

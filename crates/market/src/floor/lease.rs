@@ -10,7 +10,7 @@ use crate::record::Record;
 use sela_protocol::blob::BlobId;
 use sela_protocol::envelope::Envelope;
 use sela_protocol::id::{LeaseId, NodeId};
-use sela_protocol::lease::{EndCause, FencingToken, LeasePhase, MeterNote};
+use sela_protocol::lease::{EndCause, EndedBy, FencingToken, LeasePhase, MeterNote};
 use sela_protocol::node::ExchangeMessage;
 use sela_protocol::units::Millis;
 
@@ -268,28 +268,20 @@ impl Floor {
 
     /// A cause that the exchange can know better is taken at the node's word only where it agrees.
     fn credible(&self, lease: &Lease, said: EndCause) -> EndCause {
-        let job = self.books.jobs.get(&lease.terms.job);
-        let asked = |cause: &EndCause| lease.cancel.as_ref() == Some(cause);
-        let agrees = match &said {
-            EndCause::TenantCancelled => asked(&said) || job.is_some_and(|job| job.cancel_asked),
-            EndCause::BudgetUsed | EndCause::Displaced => asked(&said),
-            EndCause::WallLimit => lease.noted().0.saturating_add(WALL_LIMIT_TOLERANCE.0) >= lease.terms.run_limit_ms.0,
-            EndCause::Exited { .. }
-            | EndCause::OutOfMemory
-            | EndCause::OwnerInput
-            | EndCause::OwnerProgram { .. }
-            | EndCause::OwnerCommand
-            | EndCause::Shutdown
-            | EndCause::Hot
-            | EndCause::SensorSilent { .. }
-            | EndCause::CardLost
-            | EndCause::GrantExpired
-            | EndCause::LeaseExpired
-            | EndCause::Lost
-            | EndCause::AgentRestarted
-            | EndCause::NodeFault { .. }
-            | EndCause::JobFault { .. }
-            | EndCause::Unknown => true,
+        let cancelled = self
+            .books
+            .jobs
+            .get(&lease.terms.job)
+            .is_some_and(|job| job.cancel_asked);
+        let agrees = match said.ended_by() {
+            EndedBy::Tenant | EndedBy::Exchange => {
+                lease.cancel.as_ref() == Some(&said) || (said == EndCause::TenantCancelled && cancelled)
+            }
+            EndedBy::Job if said == EndCause::WallLimit => {
+                let ran = self.ran(lease).0.saturating_add(WALL_LIMIT_TOLERANCE.0);
+                ran >= lease.terms.run_limit_ms.0
+            }
+            EndedBy::Job | EndedBy::Other => true,
         };
         if agrees {
             return said;
@@ -310,8 +302,12 @@ impl Floor {
         }
     }
 
-    /// Has the node end a lease that it runs.
+    /// Has the node end a lease that it runs. What was asked for first stays written down: the node ends the job for that, or for
+    /// a later cancel of the tenant's, which is written down with the job.
     pub(super) fn cancel_lease(&mut self, turn: &mut Turn, id: LeaseId, cause: EndCause, save: bool) {
+        if self.books.leases.get(&id).is_some_and(|lease| lease.cancel.is_some()) {
+            return self.send_cancel(turn, id, cause, save);
+        }
         let record = Record::LeaseCancelAsked {
             lease: id,
             cause: cause.clone(),
