@@ -227,6 +227,13 @@ pub enum JobSpecError {
     },
 }
 
+/// Largest job spec, written as JSON: with everything else that an award carries it must fit into one frame to a node.
+pub const SPEC_LIMIT: usize = 512 << 10;
+/// Longest name of a job, in characters, and longest path of an input, in bytes.
+const LONGEST_NAME: usize = 200;
+const LONGEST_PATH: usize = 1_024;
+const LONGEST_PART: usize = 255;
+
 /// The shortest time that is billed and that a budget must cover (market.md §2, §5).
 pub const LEAST_BILLED: Millis = Millis(60_000);
 
@@ -259,6 +266,23 @@ impl JobSpec {
 
     fn check(&self) -> Result<(), JobSpecError> {
         let refuse = |field: &'static str, problem: String| Err(JobSpecError::Contradiction { field, problem });
+        let written = serde_json::to_vec(self).map_or(usize::MAX, |json| json.len());
+        if written > SPEC_LIMIT {
+            return refuse(
+                "env",
+                format!(
+                    "the whole spec has {written} bytes, and {SPEC_LIMIT} is the most: what is large belongs into inputs"
+                ),
+            );
+        }
+        if let Some(name) = &self.name
+            && (name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control))
+        {
+            return refuse(
+                "name",
+                format!("at most {LONGEST_NAME} characters, and no control characters"),
+            );
+        }
         if self.wall_limit_ms.0 < 1_000 {
             return refuse("wall_limit_ms", "at least 1000 (one second)".into());
         }
@@ -318,6 +342,12 @@ impl JobSpec {
                 );
             }
         }
+        if let Some((path, under)) = one_over_another(&self.inputs) {
+            return refuse(
+                "inputs.path",
+                format!("\"{under}\" and \"{path}\" cannot both be there: each path is one file"),
+            );
+        }
         if let Some(word) = self.command.iter().find(|word| word.contains('\0')) {
             return refuse("command", format!("\"{}\" holds a zero byte", word.escape_debug()));
         }
@@ -336,7 +366,19 @@ impl JobSpec {
 }
 
 fn is_plain_relative(path: &str) -> bool {
-    !path.contains('\0') && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+    let is_plain = |part: &str| !matches!(part, "" | "." | "..") && part.len() <= LONGEST_PART;
+    !path.contains('\0') && path.len() <= LONGEST_PATH && path.split('/').all(is_plain)
+}
+
+/// Two inputs of which one would overwrite the other, or would have to be a file and a folder at once.
+fn one_over_another(inputs: &[JobInput]) -> Option<(&str, &str)> {
+    let mut paths: Vec<Vec<&str>> = inputs.iter().map(|input| input.path.split('/').collect()).collect();
+    let mut at: Vec<usize> = (0..inputs.len()).collect();
+    at.sort_unstable_by(|one, other| paths[*one].cmp(&paths[*other]));
+    paths.sort_unstable();
+    // In this order what lies under a path follows it at once.
+    let under = paths.windows(2).position(|pair| pair[1].starts_with(&pair[0]))?;
+    Some((&inputs[at[under + 1]].path, &inputs[at[under]].path))
 }
 
 #[cfg(test)]
@@ -354,6 +396,19 @@ mod tests {
         JobSpec::parse(&value.to_string())
     }
 
+    fn two_inputs(spec: &mut serde_json::Map<String, serde_json::Value>, one: &str, other: &str) {
+        let blob = format!("sha256:{}", "0".repeat(64));
+        let inputs = [one, other].map(|path| serde_json::json!({"blob": blob, "path": path}));
+        spec.insert("inputs".into(), inputs.to_vec().into());
+    }
+
+    #[test]
+    fn inputs_beside_each_other_are_taken() {
+        for (one, other) in [("a", "b"), ("a/b", "a/c"), ("a", "a-b/c"), ("a/b", "a.b")] {
+            spec_with(|spec| two_inputs(spec, one, other)).unwrap_or_else(|error| panic!("{one}, {other}: {error}"));
+        }
+    }
+
     #[test]
     fn a_plain_spec_is_taken_with_its_defaults() {
         let spec = spec_with(|_| ()).expect("a good spec");
@@ -363,7 +418,20 @@ mod tests {
     #[test]
     fn each_bad_spec_says_what_would_be_right() {
         type Change = fn(&mut serde_json::Map<String, serde_json::Value>);
-        let cases: [(&str, Change); 14] = [
+        let cases: [(&str, Change); 19] = [
+            ("524288 is the most", |spec| {
+                drop(spec.insert("env".into(), serde_json::json!({"BLOB": "x".repeat(SPEC_LIMIT)})));
+            }),
+            ("no control characters", |spec| {
+                drop(spec.insert("name".into(), "\u{1b}]0;yours\u{7}".into()));
+            }),
+            ("cannot both be there", |spec| two_inputs(spec, "a", "a")),
+            ("\"a\" and \"a/b\" cannot both be there", |spec| {
+                two_inputs(spec, "a/b", "a")
+            }),
+            ("must be a relative path", |spec| {
+                two_inputs(spec, "a", &"x".repeat(256))
+            }),
             ("did you mean \"wall_limit_ms\"", |spec| {
                 drop(spec.insert("wall_limit".into(), 1.into()))
             }),
