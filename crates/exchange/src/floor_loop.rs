@@ -270,6 +270,11 @@ impl FloorLoop {
         let entropy = Entropy(keys::random_bytes()?);
         for effect in self.floor.step(now, entropy, input) {
             turn.visible = true;
+            if let Effect::Close { connection } = &effect {
+                // Not only once the turn is committed: the floor hears nothing more of this connection, so nothing more may count as
+                // received on it.
+                self.sessions.silence(*connection);
+            }
             if let Effect::Commit(records) = effect {
                 self.forget(&records, turn)?;
                 turn.batch.records.extend(records);

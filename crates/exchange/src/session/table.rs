@@ -68,6 +68,17 @@ impl SessionTable {
         resumed
     }
 
+    /// A connection that the floor counts as dead: nothing more that comes on it is taken, from this moment on. What came before
+    /// in the same turn was; what comes after was not acknowledged, and its node sends it again.
+    pub(crate) fn silence(&mut self, connection: ConnectionId) {
+        if let Some(Stage::Admitted(node)) = self.connections.get(&connection).map(|known| &known.stage)
+            && let Some(known) = self.nodes.get_mut(node)
+            && known.connection == Some(connection)
+        {
+            known.connection = None;
+        }
+    }
+
     fn can_resume(&self, node: NodeId, resume: Resume) -> bool {
         self.nodes
             .get(&node)

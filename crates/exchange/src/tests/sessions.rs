@@ -230,6 +230,38 @@ async fn after_a_dropped_socket_the_session_goes_on_and_delivers_once() {
     assert_eq!(market.offers, 1, "the offer outlived the break");
 }
 
+/// The node's network changed: the exchange holds a connection on which nothing will ever come, and does not know it yet.
+#[tokio::test]
+async fn a_node_goes_on_with_its_session_though_its_old_connection_is_not_known_to_be_dead() {
+    let lab = Lab::start().await;
+    let mut old = Node::join(lab.address(), &lab.operator, 1).await;
+    old.offer("0.100000").await;
+    old.settled().await;
+    let enter = async |resume| {
+        let caller = Caller::connect(lab.address()).await;
+        let hello = caller.hello(&key(1), None, resume);
+        caller.enter(&key(1), &hello).await
+    };
+    refused(enter(None).await, RefusalCode::IdentityInUse, "another connection");
+    let mut other = old.resume;
+    other.session = sela_protocol::id::IdSource::new(sela_protocol::units::UtcMs(1), [7; 32]).draw();
+    refused(
+        enter(Some(other)).await,
+        RefusalCode::IdentityInUse,
+        "another connection",
+    );
+    let Ok(mut new) = enter(Some(old.resume)).await else {
+        panic!("it has to wait");
+    };
+    assert_eq!(new.resume.session, old.resume.session);
+    let farewell = old.closed().await.expect("said why");
+    assert!(farewell.reason.starts_with("replaced:"), "{}", farewell.reason);
+    new = new.go_on(old).await;
+    new.settled().await;
+    let market: MarketView = lab.operator.get("/v1/market").await.json();
+    assert_eq!((market.nodes, market.offers), (1, 1));
+}
+
 #[tokio::test]
 async fn after_a_restart_of_the_exchange_a_new_session_begins() {
     let lab = Lab::start().await;

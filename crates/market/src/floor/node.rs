@@ -36,7 +36,7 @@ impl Floor {
         name: &str,
         resumed: bool,
     ) {
-        match self.admit(turn, connection, key, invitation, name) {
+        match self.admit(turn, connection, key, invitation, name, resumed) {
             Ok((node, owner)) => {
                 let live = self.live.connect(connection, node, turn.now.boot_ms);
                 if !resumed {
@@ -68,25 +68,27 @@ impl Floor {
         key: PublicKey,
         invitation: Option<String>,
         name: &str,
+        resumed: bool,
     ) -> Result<(NodeId, OwnerId), Refused> {
         if self.live.node_of(connection).is_some() {
             return Err((RefusalCode::ProtocolBroken, "a connection says Hello once".to_owned()));
         }
         match self.books.node_by_key(&key) {
-            Some(node) => self.admit_known(turn, node),
+            Some(node) => self.admit_known(turn, node, resumed),
             None => self.admit_invited(turn, key, invitation, name),
         }
     }
 
-    fn admit_known(&mut self, turn: &mut Turn, node: NodeId) -> Result<(NodeId, OwnerId), Refused> {
+    fn admit_known(&mut self, turn: &mut Turn, node: NodeId, resumed: bool) -> Result<(NodeId, OwnerId), Refused> {
         let entry = self.books.nodes.get(&node);
         let owner = entry.map(|entry| entry.owner).ok_or_else(defect)?;
         let Some(live) = self.live.nodes.get(&node) else {
             return Ok((node, owner));
         };
         if let Some(old) = live.connection {
-            // A connection that is silent for so long is dead (its end never came through), and this is its node coming back.
-            if turn.now.boot_ms.since(live.heard_at) < LEASE_UNKNOWN {
+            // A connection that is silent for so long is dead (its end never came through), and this is its node coming back. So is
+            // one that goes on with the session: nobody but the agent that was on the old connection knows that session's name.
+            if !resumed && turn.now.boot_ms.since(live.heard_at) < LEASE_UNKNOWN {
                 return Err((
                     RefusalCode::IdentityInUse,
                     "another connection with this node's key is alive: if that is not your other agent, somebody has your key; \

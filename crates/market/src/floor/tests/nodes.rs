@@ -63,6 +63,59 @@ fn of_two_with_one_key_the_later_is_refused_unless_the_first_is_dead() {
 }
 
 #[test]
+fn an_agent_that_goes_on_with_its_session_need_not_wait_until_its_old_connection_is_known_to_be_dead() {
+    let mut world = World::new();
+    let mut machine = world.machine(300_000);
+    let tenant = world.tenant(10_000_000);
+    let (_, lease) = world.started(&machine, tenant, spec());
+    let old = machine.connection;
+    let effects = world.reconnect(&mut machine, true);
+    assert!(
+        matches!(effects[..], [Effect::Close { connection }, Effect::Admit { .. }] if connection == old),
+        "{effects:?}"
+    );
+    let effects = world.step(Input::NodeDisconnected { connection: old });
+    assert_eq!(effects, []);
+    world.run(&machine, &lease, 0, 90);
+    assert!(
+        world.floor.books.open_leases.contains(&lease.lease),
+        "it is heard on the new one"
+    );
+}
+
+#[test]
+fn a_node_cannot_fill_the_memory_with_offers_of_cards_that_come_and_go() {
+    let mut world = World::new();
+    let machine = world.silent_machine();
+    for number in 0..200 {
+        let uuid = GpuUuid(format!("GPU-{number}"));
+        let cards = vec![CardDescription {
+            uuid: uuid.clone(),
+            ..card(0)
+        }];
+        let capability = NodeMessage::Capability {
+            cards,
+            isolation: Isolation::LabCgroupV1,
+            architecture: "amd64".into(),
+            memory: Bytes::from_gib(16),
+            agent_version: "0.1.0".into(),
+        };
+        world.say(&machine, capability);
+        let (floor, available) = (HourlyPrice(Micros(1)), true);
+        world.say(
+            &machine,
+            NodeMessage::Offer(Offer {
+                gpu: uuid,
+                floor,
+                available,
+                network: Vec::new(),
+            }),
+        );
+    }
+    assert_eq!(world.floor.live.nodes[&machine.node].offers.len(), 1);
+}
+
+#[test]
 fn a_connection_says_hello_once_and_strangers_are_not_heard() {
     let mut world = World::new();
     let machine = world.machine(300_000);
