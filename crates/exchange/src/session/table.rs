@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 
 /// How many messages may wait for a node's acknowledgement.
 const SESSION_BOUND: usize = 1_024;
+/// Cards of one node that are kept to be shown; the floor lets none of a node that has more.
+const MOST_CARDS: usize = 64;
 /// How many texts may wait for a connection's socket: a whole session sent again, and some acknowledgements.
 pub(crate) const OUTBOX: usize = SESSION_BOUND + 64;
 
@@ -283,8 +285,13 @@ impl NodeSession {
     fn remember(&mut self, message: &NodeMessage) {
         if let NodeMessage::Capability { cards, .. } = message {
             self.cards.clone_from(cards);
+            self.cards.truncate(MOST_CARDS);
+            self.offers
+                .retain(|gpu, _| self.cards.iter().any(|card| card.uuid == *gpu));
         }
-        if let NodeMessage::Offer(offer) = message {
+        if let NodeMessage::Offer(offer) = message
+            && self.cards.iter().any(|card| card.uuid == offer.gpu)
+        {
             self.offers.insert(offer.gpu.clone(), offer.clone());
         }
     }

@@ -128,7 +128,11 @@ impl Floor {
             node,
             owner,
             key,
-            name: name.chars().take(LONGEST_NAME).collect(),
+            name: name
+                .chars()
+                .filter(|letter| !letter.is_control())
+                .take(LONGEST_NAME)
+                .collect(),
             invitation,
             at_utc_ms: turn.now.utc_ms,
         };
@@ -217,6 +221,8 @@ impl Floor {
             refuse(turn, node, None, message);
         }
         if let Some(live) = self.live.nodes.get_mut(&node) {
+            live.offers
+                .retain(|gpu, _| capability.cards.iter().any(|card| card.uuid == *gpu));
             live.capability = Some(capability);
         }
     }
@@ -291,7 +297,6 @@ impl Floor {
             return false;
         }
         live.phase = beat.phase;
-        live.heard_thawed(beat.thawed_ms, now);
         let Some(coverage) = &mut live.coverage else {
             return false;
         };
