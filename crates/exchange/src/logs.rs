@@ -8,6 +8,7 @@ use sela_protocol::units::Bytes;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::sync::{Mutex, watch};
 
 /// Most that is kept of one stream of one lease.
@@ -31,7 +32,7 @@ pub(crate) struct LogFolder {
     root: PathBuf,
     limit: Bytes,
     /// One append at a time: looking at the length and writing must not be interleaved.
-    appending: Mutex<()>,
+    appending: Arc<Mutex<()>>,
     appended: watch::Sender<u64>,
 }
 
@@ -87,7 +88,7 @@ impl LogFolder {
         Ok(Self {
             root,
             limit,
-            appending: Mutex::new(()),
+            appending: Arc::default(),
             appended: watch::Sender::new(0),
         })
     }
@@ -110,8 +111,13 @@ impl LogFolder {
     ) -> Result<u64, LogError> {
         let path = self.path(lease, stream);
         let limit = self.limit;
-        let _one_at_a_time = self.appending.lock().await;
-        let next = tokio::task::spawn_blocking(move || append_at(&path, offset, &bytes, limit))
+        let one_at_a_time = Arc::clone(&self.appending).lock_owned().await;
+        let append = move || {
+            // Held until it is written, and not only as long as somebody waits: a node that hangs up sends the same bytes again.
+            let _one_at_a_time = one_at_a_time;
+            append_at(&path, offset, &bytes, limit)
+        };
+        let next = tokio::task::spawn_blocking(append)
             .await
             .map_err(|error| LogError::Disk(std::io::Error::other(error)))??;
         self.appended.send_modify(|count| *count += 1);
@@ -218,6 +224,24 @@ mod tests {
         let read = logs.read(&[lease], LogStream::Stdout, 2).await.expect("reads");
         assert_eq!(read, b"llo wo");
         assert_eq!(logs.read(&[lease], LogStream::Stderr, 0).await.expect("reads"), b"");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_hangs_up_and_sends_again_doubles_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let logs = LogFolder::open(folder.path(), Bytes::from_mib(64)).expect("opens");
+        let mut ids = IdSource::new(UtcMs(1), [1; 32]);
+        let bytes = Chunk::from(vec![b'x'; 1 << 20]);
+        for _ in 0..20 {
+            let lease: LeaseId = ids.draw();
+            let mut hung_up = Box::pin(logs.append(lease, LogStream::Stdout, 0, bytes.clone()));
+            let begun =
+                std::future::poll_fn(|context| std::task::Poll::Ready(hung_up.as_mut().poll(context).is_pending()));
+            assert!(begun.await);
+            drop(hung_up);
+            let next = logs.append(lease, LogStream::Stdout, 0, bytes.clone()).await;
+            assert!(matches!(next, Ok(next) if next == bytes.len() as u64), "{next:?}");
+        }
     }
 
     #[tokio::test]
