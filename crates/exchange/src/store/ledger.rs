@@ -7,6 +7,7 @@ use sela_market::ledger::{self, Account, Posting, Transfer};
 use sela_protocol::money::Micros;
 use sela_protocol::tenant::{LedgerCheck, PostingView};
 use sela_protocol::units::UtcMs;
+use std::collections::HashMap;
 
 /// Posts a transfer within a transaction.
 ///
@@ -36,6 +37,12 @@ pub(crate) fn post(connection: &Connection, transfer: &Transfer, reason: &str) -
 /// Where a posting does not read, or where the balances carried along are not the sums of the postings.
 pub(crate) fn check(connection: &Connection) -> Result<LedgerCheck, StoreError> {
     let check = ledger::check(&transfers(connection)?);
+    // Each lease has an account of its own, so there are very many: looked up, not searched for.
+    let summed: HashMap<&str, i64> = check
+        .balances
+        .iter()
+        .map(|balance| (balance.account.as_str(), balance.balance.0))
+        .collect();
     let mut statement = connection.prepare(
         "SELECT account, balance FROM postings AS newest
          WHERE posting = (SELECT MAX(posting) FROM postings WHERE account = newest.account)",
@@ -43,8 +50,7 @@ pub(crate) fn check(connection: &Connection) -> Result<LedgerCheck, StoreError> 
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let (account, carried): (String, i64) = (row.get(0)?, row.get(1)?);
-        let summed = check.balances.iter().find(|balance| balance.account == account);
-        if summed.is_none_or(|summed| summed.balance.0 != carried) {
+        if summed.get(account.as_str()) != Some(&carried) {
             return Err(StoreError::Damaged(format!(
                 "{account} carries a balance of {} that is not the sum of its postings",
                 Micros(carried)
