@@ -1,0 +1,49 @@
+//! Compiles the init of jobs in containers: a program without any library, for the machine that this crate is built for. Only
+//! the compiler that builds everything else is used.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a build script speaks to cargo by its output, and this one starts the compiler"
+)]
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+const SOURCE: &str = "src/docker/init";
+
+fn main() {
+    println!("cargo:rerun-if-changed={SOURCE}");
+    println!("cargo:rerun-if-changed=build.rs");
+    let variable = |name: &str| env::var(name).unwrap_or_default();
+    let program = PathBuf::from(variable("OUT_DIR")).join("sela-init");
+    if variable("CARGO_CFG_TARGET_OS") != "linux" {
+        return;
+    }
+    let mut compiler = Command::new(variable("RUSTC"));
+    compiler.args(["--edition", "2024", "--crate-type", "bin", "--crate-name", "sela_init"]);
+    compiler.args(["--target", &variable("TARGET"), "-D", "warnings"]);
+    for option in [
+        "opt-level=s",
+        "panic=abort",
+        "strip=symbols",
+        "relocation-model=static",
+        "link-arg=-nostartfiles",
+        "link-arg=-nostdlib",
+        "link-arg=-static",
+        "link-arg=-Wl,--build-id=none",
+    ] {
+        compiler.args(["-C", option]);
+    }
+    let linker = variable("RUSTC_LINKER");
+    if !linker.is_empty() {
+        compiler.args(["-C", &format!("linker={linker}")]);
+    }
+    compiler.arg(format!("{SOURCE}/main.rs")).arg("-o").arg(&program);
+    let status = compiler.status();
+    assert!(
+        matches!(&status, Ok(status) if status.success()),
+        "the init of jobs in containers could not be compiled: {status:?}: {compiler:?}"
+    );
+}
