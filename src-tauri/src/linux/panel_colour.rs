@@ -47,10 +47,13 @@ pub(super) async fn watch(bus: &Connection, mut is: impl FnMut(Panel)) -> zbus::
 }
 
 fn panel_of(value: &Variant<'_>) -> Panel {
-    match value {
-        Variant::Variant(inner) => panel_of(inner),
-        Variant::U32(PREFERS_LIGHT) => Panel::Light,
-        _ => Panel::Dark,
+    if let Variant::Variant(inner) = value {
+        return panel_of(inner);
+    }
+    if *value == Variant::U32(PREFERS_LIGHT) {
+        Panel::Light
+    } else {
+        Panel::Dark
     }
 }
 

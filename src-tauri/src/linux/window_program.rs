@@ -120,14 +120,14 @@ fn program() -> anyhow::Result<PathBuf> {
     Ok(own.with_file_name(NAME))
 }
 
-/// What becomes of a window.
-enum Next {
-    Wait,
+/// How a window came to need no attention any more.
+enum Gone {
     /// Its owner closed it.
     Closed,
+    /// Its program ended without a word.
     Ended(std::io::Result<ExitStatus>),
     /// This program is about to end.
-    Leave,
+    Left,
 }
 
 /// One window from its start to its end.
@@ -146,15 +146,14 @@ async fn attend(mut child: Child, mut taken: mpsc::Receiver<Order>, events: Even
         child,
         unanswered: 0,
     };
-    let next = loop {
-        match window.next(&mut taken).await {
-            Next::Wait => {}
-            other => break other,
+    let gone = loop {
+        if let Some(gone) = window.next(&mut taken).await {
+            break gone;
         }
     };
     // From here on it takes no order: who wants a window gets a new one.
     drop(taken);
-    if let Next::Ended(ended) = &next {
+    if let Gone::Ended(ended) = &gone {
         say_how(ended);
     }
     if window.unanswered > 0 {
@@ -176,22 +175,22 @@ fn say_how(ended: &std::io::Result<ExitStatus>) {
 }
 
 impl Attended {
-    async fn next(&mut self, taken: &mut mpsc::Receiver<Order>) -> Next {
+    async fn next(&mut self, taken: &mut mpsc::Receiver<Order>) -> Option<Gone> {
         tokio::select! {
             order = taken.recv() => match order {
-                Some(order) => self.tell(&order).await,
-                None => Next::Leave,
+                Some(order) => { self.tell(&order).await; None }
+                None => Some(Gone::Left),
             },
             report = next_line(&mut self.reports) => match report {
                 Some(line) => self.hear(&line),
                 // Its end of the pipe is closed: it ends, or has ended.
-                None => { self.reports = None; Next::Wait }
+                None => { self.reports = None; None }
             },
-            status = self.child.wait() => Next::Ended(status),
+            status = self.child.wait() => Some(Gone::Ended(status)),
         }
     }
 
-    async fn tell(&mut self, order: &Order) -> Next {
+    async fn tell(&mut self, order: &Order) {
         if *order == Order::ComeToFront {
             self.unanswered += 1;
         }
@@ -200,20 +199,19 @@ impl Attended {
         {
             tracing::debug!(%error, "the window hears nothing any more");
         }
-        Next::Wait
     }
 
-    fn hear(&mut self, line: &str) -> Next {
+    fn hear(&mut self, line: &str) -> Option<Gone> {
         match serde_json::from_str(line) {
             Ok(Report::InFront) => {
                 self.unanswered = self.unanswered.saturating_sub(1);
-                Next::Wait
+                None
             }
-            Ok(Report::Closed) => Next::Closed,
+            Ok(Report::Closed) => Some(Gone::Closed),
             // A library may print there, too.
             Err(_) => {
                 tracing::debug!(line, "said by the window");
-                Next::Wait
+                None
             }
         }
     }

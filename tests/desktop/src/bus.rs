@@ -101,4 +101,18 @@ impl Caller {
         let body = reply.body();
         Ok(body.deserialize()?)
     }
+
+    /// Tells everybody of something.
+    ///
+    /// # Errors
+    /// Where the bus does not take it.
+    pub fn emit<B>(&self, path: &str, signal: (&str, &str), body: &B) -> anyhow::Result<()>
+    where
+        B: serde::Serialize + DynamicType,
+    {
+        let (interface, name) = signal;
+        let nobody = None::<&str>;
+        let emitted = self.connection.emit_signal(nobody, path, interface, name, body);
+        Ok(self.runtime.block_on(emitted)?)
+    }
 }

@@ -73,6 +73,9 @@ impl Desk {
             "LC_MESSAGES",
             "LANGUAGE",
             "SELA_LANGUAGE",
+            "SELA_PANEL",
+            "SELA_CONFIG_DIR",
+            "XDG_CURRENT_DESKTOP",
         ] {
             command.env_remove(name);
         }

@@ -11,6 +11,7 @@ mod daemon;
 mod desk;
 mod driver;
 mod panel;
+mod portal;
 mod screen;
 mod supervisor;
 
@@ -19,5 +20,6 @@ pub use daemon::{Daemon, SilentDaemon};
 pub use desk::{Desk, Start, wait_until_gone};
 pub use driver::Driver;
 pub use panel::{Item, Menu, Panel, Picture};
+pub use portal::{Portal, Scheme};
 pub use screen::Screen;
 pub use supervisor::Supervisor;

@@ -4,7 +4,7 @@ use crate::{in_a_world_with_a_desk, running_job};
 use anyhow::ensure;
 use sela_desktop_tests::{Daemon, SilentDaemon, Start};
 use sela_nvml_sim::{CardFaults, Faults};
-use sela_tests::Plan;
+use sela_tests::{Plan, World};
 
 #[test]
 fn the_first_job_and_a_card_that_is_too_hot_are_told_of() {
@@ -16,12 +16,7 @@ fn the_first_job_and_a_card_that_is_too_hot_are_told_of() {
         ensure!(first.appname == "Sela", "{first:?}");
         ensure!(first.body.starts_with("RTX 3090 (SIMULATED) earns $"), "{first:?}");
 
-        let faults = CardFaults {
-            temperature_reads: Some(91),
-            ..CardFaults::default()
-        };
-        let card = [(world.lab.cards()[0].uuid.clone(), faults)].into();
-        world.lab.set_faults(&Faults { driver: None, card })?;
+        overheat(world)?;
         let hot = daemon.wait("A card became too hot")?;
         ensure!(
             hot.body.starts_with("The job on RTX 3090 (SIMULATED) was ended."),
@@ -31,6 +26,34 @@ fn the_first_job_and_a_card_that_is_too_hot_are_told_of() {
         ensure!(shown.len() == 2, "more was told than there was: {shown:#?}");
         Ok(world.lab.set_faults(&Faults::default())?)
     });
+}
+
+#[test]
+fn what_its_owner_switched_off_is_not_told() {
+    in_a_world_with_a_desk(&Plan::default(), |world, desk| {
+        let settings = desk.home().join(".config/sela");
+        std::fs::create_dir_all(&settings)?;
+        std::fs::write(settings.join("desktop.toml"), "[notifications]\nfirst_job = false\n")?;
+        let daemon = Daemon::start(&desk.bus, &desk.screen, desk.folder())?;
+        desk.start(Start::Hidden, &[])?;
+        running_job(world)?;
+        desk.panel.wait_for_state("Earning on your card.")?;
+        // They are shown one after the other: once this one is, the other would have been.
+        overheat(world)?;
+        daemon.wait("A card became too hot")?;
+        let shown = daemon.shown()?;
+        ensure!(shown.len() == 1, "more was told than was wanted: {shown:#?}");
+        Ok(world.lab.set_faults(&Faults::default())?)
+    });
+}
+
+fn overheat(world: &World) -> anyhow::Result<()> {
+    let faults = CardFaults {
+        temperature_reads: Some(91),
+        ..CardFaults::default()
+    };
+    let card = [(world.lab.cards()[0].uuid.clone(), faults)].into();
+    Ok(world.lab.set_faults(&Faults { driver: None, card })?)
 }
 
 #[test]

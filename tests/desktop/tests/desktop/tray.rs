@@ -2,7 +2,7 @@
 
 use crate::{at_a_desk, in_a_world_with_a_desk, running_job, wait_until_no_job_runs};
 use anyhow::{Context, ensure};
-use sela_desktop_tests::{Panel, Start, Supervisor};
+use sela_desktop_tests::{Desk, Panel, Picture, Portal, Scheme, Start, Supervisor};
 use sela_protocol::units::Millis;
 use sela_tests::{Plan, wait_for};
 
@@ -141,6 +141,31 @@ fn a_panel_that_starts_again_gets_the_tray_again() {
         );
         ensure!(desk.screen.windows("Sela")?.is_empty(), "nobody wanted the window");
         Ok(())
+    });
+}
+
+#[test]
+fn the_icon_follows_a_panel_that_follows_the_desktops_colours() {
+    at_a_desk(|desk| {
+        let portal = Portal::start(&desk.bus, Scheme::Light)?;
+        let start_on = |desk: &mut Desk, desktop: &str| {
+            let before = desk.panel.announced();
+            let mut command = desk.command(&["--hidden"])?;
+            desk.shell.start(command.env("XDG_CURRENT_DESKTOP", desktop))?;
+            wait_for("the tray", || Ok((desk.panel.announced() > before).then_some(())))?;
+            desk.panel.wait_for_state(MISSING)
+        };
+        start_on(desk, "GNOME")?;
+        let dark = desk.panel.icon()?;
+        desk.shell.kill()?;
+        start_on(desk, "KDE")?;
+        let until =
+            |what: &str, is: &dyn Fn(&[Picture]) -> bool| wait_for(what, || Ok(is(&desk.panel.icon()?).then_some(())));
+        until("the icon for a light panel", &|icon| *icon != dark)?;
+        portal.change(Scheme::Dark)?;
+        until("the icon for a dark panel", &|icon| *icon == dark)?;
+        portal.change(Scheme::Light)?;
+        until("the icon for a light panel again", &|icon| *icon != dark)
     });
 }
 
