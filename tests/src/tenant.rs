@@ -8,7 +8,8 @@ use sela_protocol::id::{JobId, TenantId};
 use sela_protocol::lease::LeasePhase;
 use sela_protocol::money::HourlyPrice;
 use sela_protocol::money::Micros;
-use sela_protocol::tenant::{JobState, JobView, Stored, Submitted, TenantAccount};
+use sela_protocol::sealed::{self, Purpose};
+use sela_protocol::tenant::{JobKey, JobState, JobView, Stored, Submitted, TenantAccount};
 use std::collections::BTreeMap;
 use std::io::Read;
 
@@ -108,13 +109,24 @@ impl Tenant {
         }
     }
 
-    /// The files that a job left in `/out`, by name.
+    /// The files that a job left in `/out`, by name, opened with the job's key.
     ///
     /// # Errors
-    /// Where there are none.
+    /// Where there are none, or they do not open.
     pub fn output(&self, job: JobId) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
         let reply = self.rest.ask(&format!("/v1/jobs/{job}/output"))?;
-        files_of(reply.good()?)
+        let key: JobKey = self.rest.get(&format!("/v1/jobs/{job}/key"))?;
+        files_of(&sealed::open(&key.result_key, Purpose::Output, reply.good()?)?)
+    }
+
+    /// The files of one of a job's checkpoints, opened with the job's key.
+    ///
+    /// # Errors
+    /// Where it is not there, or does not open.
+    pub fn checkpoint(&self, job: JobId, blob: BlobId) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+        let reply = self.rest.ask(&format!("/v1/blobs/{blob}"))?;
+        let key: JobKey = self.rest.get(&format!("/v1/jobs/{job}/key"))?;
+        files_of(&sealed::open(&key.result_key, Purpose::Checkpoint, reply.good()?)?)
     }
 
     /// Waits until a job is as `is` wants it.

@@ -124,7 +124,9 @@ impl Energy {
 }
 
 impl Lease {
-    pub(crate) fn accept(award: Box<Award>, node: NodeId, now: Now, last_input: Option<BootMs>) -> Self {
+    pub(crate) fn accept(mut award: Box<Award>, node: NodeId, now: Now, last_input: Option<BootMs>) -> Self {
+        // No decision needs it; its executor has it.
+        award.confidential = None;
         Self {
             award,
             node,

@@ -203,6 +203,11 @@ impl State {
     }
 
     fn may_take(&mut self, award: &Award, now: Now) -> Result<(), String> {
+        if award.confidential.is_none() {
+            let why =
+                "it came without a key for what the job makes: it was submitted to an older exchange; submit it again";
+            return Err(why.to_owned());
+        }
         let policy = self.policy.for_card(&award.gpu);
         if award.price < policy.floor {
             return Err(format!(

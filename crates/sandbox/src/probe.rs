@@ -151,7 +151,7 @@ fn kernel(machine: &Machine) -> Result<(), String> {
 }
 
 fn guarantees(machine: &Machine, layout: CgroupLayout) -> Vec<Guarantee> {
-    use Strength::{Absent, Enforced, Weaker};
+    use Strength::{Enforced, Weaker};
     let is_v2 = layout == CgroupLayout::V2;
     let memory_group = if is_v2 {
         Enforced
@@ -199,12 +199,8 @@ fn guarantees(machine: &Machine, layout: CgroupLayout) -> Vec<Guarantee> {
         ("disk only when idle", io),
         ("frozen as a whole, killed as a whole", Enforced),
         ("billed by the kernel's own record of freezes", billed),
-        (
-            "results unreadable on the owner's disk",
-            Absent {
-                why: "archives lie in the agent's scratch folder until they are uploaded",
-            },
-        ),
+        ("results unreadable on the owner's disk", Enforced),
+        ("secrets in memory only", Enforced),
     ]
     .map(|(name, strength)| Guarantee { name, strength })
     .to_vec()

@@ -157,7 +157,10 @@ async fn a_job_that_is_told_to_save_gets_its_signal_and_its_time() {
     assert_eq!(stop.cause, EndCause::OwnerInput, "not the exit that the signal led to");
     assert_eq!(stop.exit, Some(ProgramEnd::Exited { code: 9 }));
     assert!(outcome.out.contains("bye"));
-    assert!(format!("{checkpoint:?}").contains("checkpoint-1.tar"), "{checkpoint:?}");
+    assert!(
+        format!("{checkpoint:?}").contains("checkpoint-1.sealed"),
+        "{checkpoint:?}"
+    );
 }
 
 #[tokio::test]
@@ -381,6 +384,7 @@ async fn orders_that_cannot_be_read_end_the_job() {
     started(&mut job).await;
     job.order(Order::Start {
         plan: Box::new(plan.clone()),
+        confidential: Box::new(support::confidential()),
     })
     .await;
     let outcome = job.finish().await;

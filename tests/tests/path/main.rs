@@ -8,6 +8,7 @@
 
 mod breaks;
 mod commands;
+mod confidential;
 mod disks;
 mod earning;
 mod images;

@@ -7,7 +7,8 @@ use super::output::{Output, Tone, local, span};
 use futures_util::StreamExt as _;
 use reqwest::{Method, Response};
 use sela_protocol::id::JobId;
-use sela_protocol::tenant::{JobState, JobView, LeaseView};
+use sela_protocol::sealed::{Opening, Purpose};
+use sela_protocol::tenant::{JobKey, JobState, JobView, LeaseView};
 use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -140,10 +141,10 @@ pub(crate) async fn list(exchange: &Exchange, output: &mut Output) -> Outcome {
     Ok(())
 }
 
-/// Fetches what a job left in `/out` and unpacks it: plain files and folders only, none outside of `folder`.
+/// Fetches what a job left in `/out`, opens it with the job's key and unpacks it: plain files and folders only, none outside of `folder`.
 ///
 /// # Errors
-/// A folder that holds something, an archive that is not as it should be, or an exchange that refuses or is not reached.
+/// A folder that holds something, an archive that does not open or is not as it should be, or an exchange that refuses or is not reached.
 pub(crate) async fn output(exchange: &Exchange, job: JobId, folder: &Path, output: &mut Output) -> Outcome {
     let shown = folder.display();
     let is_empty = std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none());
@@ -152,7 +153,9 @@ pub(crate) async fn output(exchange: &Exchange, job: JobId, folder: &Path, outpu
     }
     let request = exchange.request(Method::GET, &format!("/v1/jobs/{job}/output"));
     let response = exchange.send(request).await?;
-    let archive = spool(exchange, response).await?;
+    let sealed = spool(exchange, response).await?;
+    let key: JobKey = exchange.get(&format!("/v1/jobs/{job}/key")).await?;
+    let archive = open(sealed, &key)?;
     std::fs::create_dir_all(folder).map_err(|error| CliError::Failed(format!("{shown} cannot be made: {error}")))?;
     let files = unpack(archive, folder)?;
     if output.is_json() {
@@ -173,6 +176,16 @@ async fn spool(exchange: &Exchange, response: Response) -> Result<std::fs::File,
     }
     std::io::Seek::rewind(&mut file)?;
     Ok(file)
+}
+
+/// All of it, before a file is made of any: what was cut short leaves nothing in the folder.
+fn open(sealed: std::fs::File, key: &JobKey) -> Result<std::fs::File, CliError> {
+    let mut opened = tempfile::tempfile()?;
+    Opening::begin(std::io::BufReader::new(sealed), &key.result_key, Purpose::Output)
+        .and_then(|mut opening| std::io::copy(&mut opening, &mut opened))
+        .map_err(|error| CliError::Failed(format!("what the job left does not open: {error}")))?;
+    std::io::Seek::rewind(&mut opened)?;
+    Ok(opened)
 }
 
 /// The archive was made on a stranger's machine: links, devices and paths that lead elsewhere are left out.
@@ -200,6 +213,33 @@ fn unpack(archive: std::fs::File, folder: &Path) -> Result<Vec<String>, CliError
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_another_key_sealed_or_what_was_cut_short_is_not_opened() {
+        let key = |byte| JobKey {
+            result_key: sela_protocol::confidential::SealingKey::from_bytes([byte; 32]),
+        };
+        let sealed = sela_protocol::sealed::seal(&key(1).result_key, Purpose::Output, &[7; 19], b"an archive");
+        let sealed = sealed.expect("sealed");
+        let file = |bytes: &[u8]| {
+            let mut file = tempfile::tempfile().expect("a file");
+            file.write_all(bytes).expect("written");
+            std::io::Seek::rewind(&mut file).expect("rewinds");
+            file
+        };
+        let mut text = String::new();
+        let mut opened = open(file(&sealed), &key(1)).expect("opens");
+        std::io::Read::read_to_string(&mut opened, &mut text).expect("reads");
+        assert_eq!(text, "an archive");
+        for (sealed, key) in [
+            (&sealed[..], key(2)),
+            (&sealed[..sealed.len() - 1], key(1)),
+            (b"an archive", key(1)),
+        ] {
+            let error = open(file(sealed), &key).expect_err("does not open").to_string();
+            assert!(error.contains("does not open"), "{error}");
+        }
+    }
 
     #[test]
     fn what_would_leave_the_folder_or_is_no_plain_file_is_left_out() {

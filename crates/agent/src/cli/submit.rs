@@ -6,13 +6,15 @@ use super::output::Output;
 use super::span;
 use clap::Args;
 use reqwest::Method;
-use sela_protocol::job::JobSpec;
+use sela_protocol::confidential::SealingKey;
+use sela_protocol::job::Submission;
 use sela_protocol::tenant::Submitted;
 use sela_protocol::units::Millis;
 use serde_json::{Map, Value, json};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 /// How often a submission whose answer was lost is sent again: its key makes it one job all the same.
 const TRIES: u32 = 3;
@@ -57,6 +59,12 @@ pub(crate) struct Submit {
     /// A file under /in: its name there and the address that `sela images push` printed
     #[arg(long, requires = "image", value_name = "PATH=ADDRESS")]
     input: Vec<String>,
+    /// A secret for the job, from the environment variable of that name: the job finds it as the file /run/secrets/NAME
+    #[arg(long, value_name = "NAME")]
+    secret: Vec<String>,
+    /// A secret for the job, from a file
+    #[arg(long, value_name = "NAME=FILE")]
+    secret_file: Vec<String>,
     /// Replaces the image's command
     #[arg(last = true, requires = "image")]
     command: Vec<String>,
@@ -67,18 +75,16 @@ pub(crate) struct Submit {
 /// # Errors
 /// A spec that is not right, or an exchange that refuses it or is not reached.
 pub(crate) async fn submit(exchange: &Exchange, submit: Submit, output: &mut Output) -> Outcome {
-    let text = submit.text()?;
-    JobSpec::parse(&text).map_err(|error| CliError::Usage(error.to_string()))?;
-    let mut key = [0; 16];
-    getrandom::fill(&mut key).map_err(|error| CliError::Failed(format!("the system gives no randomness: {error}")))?;
-    let key = hex::encode(key);
+    let text = with_confidential(&submit.text()?, &submit.secrets()?)?;
+    Submission::parse(&text).map_err(|error| CliError::Usage(error.to_string()))?;
+    let key = hex::encode(random::<16>()?);
     let mut tried = 1;
     let submitted: Submitted = loop {
         let request = exchange
             .request(Method::POST, "/v1/jobs")
             .header("idempotency-key", &key)
             .header(reqwest::header::CONTENT_TYPE, "application/json")
-            .body(text.clone());
+            .body(text.as_str().to_owned());
         match exchange.ask(request).await {
             Err(CliError::Unavailable(_)) if tried < TRIES => {
                 tried += 1;
@@ -93,11 +99,64 @@ pub(crate) async fn submit(exchange: &Exchange, submit: Submit, output: &mut Out
     Ok(output.line(submitted.job)?)
 }
 
+/// The job as it is sent: what only it may read stands beside the spec. The key for its results is made here, where they will be read.
+fn with_confidential(text: &str, secrets: &[(String, Zeroizing<String>)]) -> Result<Zeroizing<String>, CliError> {
+    let usage = |problem: &str| CliError::Usage(format!("job spec: {problem}"));
+    let mut value: Value = serde_json::from_str(text).map_err(|error| usage(&format!("this is not JSON: {error}")))?;
+    let job = value.as_object_mut().ok_or_else(|| usage("it must be an object"))?;
+    if !job.contains_key("result_key") {
+        let key = SealingKey::from_bytes(random()?);
+        job.insert("result_key".to_owned(), Value::from(key.reveal().as_str()));
+    }
+    if !secrets.is_empty() {
+        let written = job.entry("secrets").or_insert_with(|| json!({}));
+        let written = written.as_object_mut().ok_or_else(|| usage("secrets: an object"))?;
+        for (name, secret) in secrets {
+            if written.insert(name.clone(), Value::from(secret.as_str())).is_some() {
+                return Err(usage(&format!("the secret {name} is given twice")));
+            }
+        }
+    }
+    Ok(Zeroizing::new(value.to_string()))
+}
+
+fn random<const COUNT: usize>() -> Result<[u8; COUNT], CliError> {
+    let mut bytes = [0; COUNT];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| CliError::Failed(format!("the system gives no randomness: {error}")))?;
+    Ok(bytes)
+}
+
 impl Submit {
-    fn text(&self) -> Result<String, CliError> {
+    /// Never from the command line itself, which everybody on this machine can read.
+    fn secrets(&self) -> Result<Vec<(String, Zeroizing<String>)>, CliError> {
+        let mut secrets = Vec::new();
+        for name in &self.secret {
+            if name.contains('=') {
+                return Err(CliError::Usage(
+                    "--secret takes a NAME only: the value stands in the environment variable of that name, or in a file \
+                     (--secret-file NAME=FILE); everybody on this machine can read a command line"
+                        .to_owned(),
+                ));
+            }
+            let value = std::env::var(name)
+                .map_err(|error| CliError::Usage(format!("--secret {name}: the environment variable {name}: {error}")));
+            secrets.push((name.clone(), Zeroizing::new(value?)));
+        }
+        for (name, file) in pairs(&self.secret_file, "--secret-file NAME=FILE")? {
+            let value =
+                std::fs::read(file).map_err(|error| CliError::Failed(format!("{file} cannot be read: {error}")))?;
+            let value = String::from_utf8(value)
+                .map_err(|_| CliError::Usage(format!("{file} holds no UTF-8 text: encode it, with base64 say")))?;
+            secrets.push((name.to_owned(), Zeroizing::new(value)));
+        }
+        Ok(secrets)
+    }
+
+    fn text(&self) -> Result<Zeroizing<String>, CliError> {
         match (&self.file, &self.image) {
-            (Some(file), _) => read(file),
-            (None, Some(image)) => self.described(image).map(|spec| spec.to_string()),
+            (Some(file), _) => read(file).map(Zeroizing::new),
+            (None, Some(image)) => self.described(image).map(|spec| Zeroizing::new(spec.to_string())),
             (None, None) => Err(CliError::Usage("give a FILE or --image".to_owned())),
         }
     }

@@ -46,7 +46,7 @@ pub(super) async fn fetch(
     let checkpoint = match award.checkpoint {
         None => None,
         Some(blob) => {
-            let path = folder.join("resume.tar");
+            let path = folder.join("resume.sealed");
             blobs.fetch(blob, &path).await.map_err(|error| transfer_fault(&error))?;
             Some(path)
         }

@@ -171,9 +171,12 @@ impl LeaseTask {
             .map_err(|error| fault(&error))?;
         let plan = plan::plan(&self.workshop, &self.award, fetched, folder, Some(card))?;
         let (mut keeper, reports) = handle::spawn(&self.workshop.program).map_err(|error| fault(&error))?;
+        // The core takes no award without it. From here on the keeper has it, and nobody else here.
+        let confidential = self.award.confidential.take().map(Box::new);
+        let confidential = confidential.ok_or_else(|| fault(&"the award came without a key for what the job makes"))?;
         let plan = Box::new(plan);
         keeper
-            .send(&Order::Start { plan })
+            .send(&Order::Start { plan, confidential })
             .await
             .map_err(|error| fault(&error))?;
         Ok((keeper, reports))

@@ -5,6 +5,7 @@
 
 use sela_core::{CardPolicy, Effect, Input, LeaseEvent, MarketInput, Policy, Record, State};
 use sela_protocol::card::{CardDescription, CardReading, PowerLimits, Reading};
+use sela_protocol::confidential::{Confidential, SealingKey};
 use sela_protocol::id::{GpuUuid, IdSource, LeaseId};
 use sela_protocol::job::{JobSpec, Tier};
 use sela_protocol::lease::FencingToken;
@@ -13,6 +14,7 @@ use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::node::{Award, Isolation, NodeMessage};
 use sela_protocol::presence::{ForeignUse, InputActivity, Observed, Signals};
 use sela_protocol::units::{BootMs, Bytes, Celsius, Megahertz, Millis, Milliwatts, Now, Percent, UtcMs};
+use std::collections::BTreeMap;
 
 /// The card of these tests.
 pub const GPU: &str = "GPU-0";
@@ -180,7 +182,10 @@ impl World {
             run_limit_ms: Millis(600_000),
             checkpoint: None,
             token: "token".into(),
-            confidential: None,
+            confidential: Some(Confidential {
+                result_key: SealingKey::from_bytes([1; 32]),
+                secrets: BTreeMap::new(),
+            }),
         };
         let lease = award.lease;
         self.input(Input::Market(MarketInput::Award(Box::new(award))));

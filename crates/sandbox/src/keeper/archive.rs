@@ -1,10 +1,12 @@
-//! Writes a folder that a stranger filled as a tar archive. Regular files and folders only, opened beneath the folder and
+//! Writes a folder that a stranger filled as a tar archive, sealed: only what is sealed already is handed to the disk. Regular files and folders only, opened beneath the folder and
 //! through no link; the sum of sizes is checked before a byte is written, so a sparse file of a terabyte costs nothing.
 
 use crate::native::MOST_ENTRIES;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use sela_protocol::blob::BlobId;
+use sela_protocol::confidential::SealingKey;
+use sela_protocol::sealed::{Drawn, Purpose, Sealing};
 use sela_protocol::units::Bytes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -45,6 +47,14 @@ pub(crate) enum Answer {
     },
 }
 
+/// What an archive is sealed with.
+pub(crate) struct Seal<'a> {
+    pub(crate) key: &'a SealingKey,
+    pub(crate) purpose: Purpose,
+    /// Fresh for each archive.
+    pub(crate) drawn: Drawn,
+}
+
 struct Entry {
     path: PathBuf,
     stat: Stat,
@@ -52,7 +62,13 @@ struct Entry {
 }
 
 /// Archives `folder` into `target`, unless its state is still `before`.
-pub(crate) fn write(folder: BorrowedFd<'_>, target: File, limit: Bytes, before: Option<BlobId>) -> Answer {
+pub(crate) fn write(
+    folder: BorrowedFd<'_>,
+    target: File,
+    seal: &Seal<'_>,
+    limit: Bytes,
+    before: Option<BlobId>,
+) -> Answer {
     let listed = match list(folder) {
         Ok(listed) => listed,
         Err(why) => return Answer::Refused { why },
@@ -69,7 +85,7 @@ pub(crate) fn write(folder: BorrowedFd<'_>, target: File, limit: Bytes, before: 
         };
     }
     let files = entries.iter().filter(|entry| !entry.is_folder).count();
-    match pack(folder, &entries, target) {
+    match pack(folder, &entries, target, seal) {
         Ok((size, blob)) => Answer::Archived {
             size,
             blob,
@@ -204,12 +220,13 @@ fn state_of(entries: &[Entry]) -> BlobId {
     BlobId::from_hash(hash.finalize().into())
 }
 
-fn pack(folder: BorrowedFd<'_>, entries: &[Entry], target: File) -> io::Result<(Bytes, BlobId)> {
-    let mut builder = tar::Builder::new(Hashing {
+fn pack(folder: BorrowedFd<'_>, entries: &[Entry], target: File, seal: &Seal<'_>) -> io::Result<(Bytes, BlobId)> {
+    let hashing = Hashing {
         file: io::BufWriter::new(target),
         hash: Sha256::new(),
         size: 0,
-    });
+    };
+    let mut builder = tar::Builder::new(Sealing::begin(hashing, seal.key, seal.purpose, &seal.drawn)?);
     for entry in entries {
         let mut header = tar::Header::new_gnu();
         header.set_mode(entry.stat.st_mode & 0o777);
@@ -241,7 +258,7 @@ fn pack(folder: BorrowedFd<'_>, entries: &[Entry], target: File) -> io::Result<(
             )));
         }
     }
-    let mut written = builder.into_inner()?;
+    let mut written = builder.into_inner()?.finish()?;
     written.file.flush()?;
     Ok((Bytes(written.size), BlobId::from_hash(written.hash.finalize().into())))
 }
@@ -268,10 +285,13 @@ impl Write for Hashing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sela_protocol::sealed;
     use std::fs;
     use std::os::fd::AsFd as _;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
+
+    const KEY: SealingKey = SealingKey::from_bytes([9; 32]);
 
     struct Fixture {
         _whole: tempfile::TempDir,
@@ -284,7 +304,7 @@ mod tests {
         let folder = whole.path().join("out");
         fs::create_dir(&folder).unwrap();
         Fixture {
-            target: whole.path().join("out.tar"),
+            target: whole.path().join("out.sealed"),
             folder,
             _whole: whole,
         }
@@ -293,16 +313,23 @@ mod tests {
     impl Fixture {
         fn archive(&self, limit: u64, before: Option<BlobId>) -> Answer {
             let folder = File::open(&self.folder).unwrap();
+            let seal = Seal {
+                key: &KEY,
+                purpose: Purpose::Output,
+                drawn: [7; 19],
+            };
             write(
                 folder.as_fd(),
                 File::create(&self.target).unwrap(),
+                &seal,
                 Bytes(limit),
                 before,
             )
         }
 
         fn names(&self) -> Vec<String> {
-            let mut archive = tar::Archive::new(File::open(&self.target).unwrap());
+            let opened = sealed::open(&KEY, Purpose::Output, &fs::read(&self.target).unwrap()).unwrap();
+            let mut archive = tar::Archive::new(opened.as_slice());
             archive
                 .entries()
                 .unwrap()
@@ -331,6 +358,8 @@ mod tests {
         let bytes = fs::read(&fixture.target).unwrap();
         assert_eq!((size.0, blob), (bytes.len() as u64, BlobId::of(&bytes)));
         assert_eq!((files, skipped), (3, 0));
+        let shows = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+        assert!(!shows(b"inner") && !shows(b"long name") && !shows(b"ustar"));
         assert_eq!(fixture.names(), ["a", "b", &"x".repeat(200), "b/inner"]);
     }
 

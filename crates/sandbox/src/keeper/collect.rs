@@ -1,13 +1,15 @@
 //! Archives what a job leaves, in a process of its own: the keeper must go on listening meanwhile, and whoever reads a
 //! stranger's files should have no rights but over the stranger's. The process enters the job's user namespace first.
 
-use super::archive::{self, Answer};
+use super::archive::{self, Answer, Seal};
 use super::wire::{Archive, Collected, Fault, FaultCode};
 use crate::error::OrFault as _;
 use crate::native::{Side, fork};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use sela_protocol::blob::BlobId;
+use sela_protocol::confidential::SealingKey;
+use sela_protocol::sealed::{Drawn, Purpose};
 use sela_protocol::units::Bytes;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,9 +44,14 @@ impl Collector {
         folder: BorrowedFd<'_>,
         user_namespace: BorrowedFd<'_>,
         target: &Path,
+        key: &SealingKey,
+        purpose: Purpose,
         limit: Bytes,
         before: Option<BlobId>,
     ) -> Result<Self, Fault> {
+        let mut drawn: Drawn = [0; size_of::<Drawn>()];
+        getrandom::fill(&mut drawn).or_fault(FaultCode::Isolation, "draw randomness for an archive")?;
+        let seal = Seal { key, purpose, drawn };
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -56,7 +63,7 @@ impl Collector {
         // SAFETY: one thread, as promised by the caller.
         match unsafe { fork() }.or_fault(FaultCode::Isolation, "fork")? {
             Side::Child => {
-                let work = || work(folder, user_namespace, file, limit, before);
+                let work = || work(folder, user_namespace, file, &seal, limit, before);
                 let said =
                     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| Answer::Refused {
                         why: "the collector failed".to_owned(),
@@ -146,11 +153,12 @@ fn work(
     folder: BorrowedFd<'_>,
     user_namespace: BorrowedFd<'_>,
     target: File,
+    seal: &Seal<'_>,
     limit: Bytes,
     before: Option<BlobId>,
 ) -> Answer {
     match enter(user_namespace) {
-        Ok(()) => archive::write(folder, target, limit, before),
+        Ok(()) => archive::write(folder, target, seal, limit, before),
         Err(error) => Answer::Refused {
             why: format!("the collector could not give up its rights: {error}"),
         },

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// Reports that may queue up before a job's output is no longer read, in bytes. The job then waits in its own writes.
 const QUEUE: usize = 256 << 10;
@@ -221,6 +222,7 @@ impl Desk {
                 }
                 Ok(count) => {
                     self.inbox.extend_from_slice(&part[..count]);
+                    part[..count].zeroize();
                     self.split_orders();
                 }
                 Err(Errno::INTR) => {}
@@ -235,7 +237,11 @@ impl Desk {
 
     fn split_orders(&mut self) {
         while let Some(end) = self.inbox.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.inbox.drain(..=end).collect();
+            // An order to start holds what only the job may read: no copy of it stays.
+            let line: Zeroizing<Vec<u8>> = Zeroizing::new(self.inbox.drain(..=end).collect());
+            if self.inbox.is_empty() {
+                self.inbox.zeroize();
+            }
             match serde_json::from_slice(&line) {
                 Ok(Order::Grant) => self.grant = self.grant.map(|_| Grant::at(sela_clock::boot_us())),
                 Ok(order) => self.heard.push_back(Heard::Order(order)),

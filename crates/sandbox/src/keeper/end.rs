@@ -8,6 +8,7 @@ use super::wire::{Collected, LogStream, Report, Stop};
 use super::{account, later};
 use rustix::event::PollFlags;
 use sela_protocol::blob::BlobId;
+use sela_protocol::sealed::Purpose;
 use sela_protocol::units::{BootUs, Microseconds};
 use std::fs;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -46,14 +47,23 @@ pub(super) fn end((mut watch, reason): (Watch<'_>, Reason), desk: &mut Desk) {
     drop(account::write(&watch.plan.account, &stop));
     desk.report(&Report::Stopped { stop: stop.clone() });
     let mut wanted = reason.collect && !desk.agent_is_gone();
-    let target = watch.plan.scratch.join("out.tar");
-    let outputs = collect(&watch, desk, watch.folders.out.as_fd(), &target, None, &mut wanted);
+    let target = watch.plan.scratch.join("out.sealed");
+    let outputs = collect(
+        &watch,
+        desk,
+        watch.folders.out.as_fd(),
+        &target,
+        Purpose::Output,
+        None,
+        &mut wanted,
+    );
     let target = watch.next_checkpoint_file();
     let checkpoint = collect(
         &watch,
         desk,
         watch.folders.checkpoint.as_fd(),
         &target,
+        Purpose::Checkpoint,
         watch.saved,
         &mut wanted,
     );
@@ -96,6 +106,7 @@ fn collect(
     desk: &mut Desk,
     folder: BorrowedFd<'_>,
     target: &Path,
+    purpose: Purpose,
     before: Option<BlobId>,
     wanted: &mut bool,
 ) -> Collected {
@@ -104,7 +115,17 @@ fn collect(
     }
     let namespace = watch.folders.user_namespace.as_fd();
     // SAFETY: `run` has seen that this process has one thread, and nothing here starts another.
-    let begun = unsafe { Collector::begin(folder, namespace, target, watch.plan.limits.output, before) };
+    let begun = unsafe {
+        Collector::begin(
+            folder,
+            namespace,
+            target,
+            &watch.key,
+            purpose,
+            watch.plan.limits.output,
+            before,
+        )
+    };
     let collector = match begun {
         Ok(collector) => collector,
         Err(fault) => return Collected::Refused { why: fault.message },

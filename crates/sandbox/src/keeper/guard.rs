@@ -12,7 +12,9 @@ use crate::native::{Folders, InitSays, Job};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use sela_protocol::blob::BlobId;
+use sela_protocol::confidential::SealingKey;
 use sela_protocol::lease::EndCause;
+use sela_protocol::sealed::Purpose;
 use sela_protocol::units::{BootUs, Microseconds};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
@@ -28,6 +30,8 @@ const PARTS: usize = 4;
 /// Everything that is known of a running job.
 pub(super) struct Watch<'a> {
     pub(super) plan: &'a JobPlan,
+    /// Seals what the job leaves.
+    pub(super) key: SealingKey,
     pub(super) cgroup: Cgroup,
     pub(super) job: Job,
     pub(super) folders: Folders,
@@ -85,10 +89,18 @@ impl Reason {
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(plan: &'a JobPlan, cgroup: Cgroup, job: Job, folders: Folders, meter: Meter) -> Self {
+    pub(super) fn new(
+        plan: &'a JobPlan,
+        key: SealingKey,
+        cgroup: Cgroup,
+        job: Job,
+        folders: Folders,
+        meter: Meter,
+    ) -> Self {
         let started = meter.started();
         Self {
             plan,
+            key,
             cgroup,
             job,
             folders,
@@ -116,7 +128,7 @@ impl<'a> Watch<'a> {
     }
 
     fn checkpoint_file(&self, number: u32) -> PathBuf {
-        self.plan.scratch.join(format!("checkpoint-{number}.tar"))
+        self.plan.scratch.join(format!("checkpoint-{number}.sealed"))
     }
 
     /// Passes on what the program wrote. Called once more when it is gone: what lies in the pipes then is all there is.
@@ -438,6 +450,8 @@ impl Watch<'_> {
                 self.folders.checkpoint.as_fd(),
                 self.folders.user_namespace.as_fd(),
                 &target,
+                &self.key,
+                Purpose::Checkpoint,
                 self.plan.limits.output,
                 self.saved,
             )

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
+use zeroize::Zeroizing;
 
 /// The subcommand under which a binary calls [`super::run`].
 pub const SUBCOMMAND: &str = "job-keeper";
@@ -71,7 +72,8 @@ impl Orders {
     /// # Errors
     /// [`HandleError::Pipe`] where the keeper is gone.
     pub async fn send(&mut self, order: &Order) -> Result<(), HandleError> {
-        let mut line = serde_json::to_vec(order)?;
+        // An order to start holds what only the job may read.
+        let mut line = Zeroizing::new(serde_json::to_vec(order)?);
         line.push(b'\n');
         self.stdin.write_all(&line).await?;
         Ok(self.stdin.flush().await?)

@@ -16,6 +16,7 @@ mod set_up;
 pub mod wire;
 
 use desk::{Desk, Heard};
+use sela_protocol::confidential::Confidential;
 use sela_protocol::units::{BootUs, Microseconds};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -57,20 +58,20 @@ pub(super) fn later(span: Microseconds) -> BootUs {
 }
 
 fn serve(desk: &mut Desk) {
-    let plan = match wait_for_plan(desk) {
-        Ok(Some(plan)) => plan,
+    let (plan, confidential) = match wait_for_plan(desk) {
+        Ok(Some(start)) => start,
         Ok(None) => return,
         Err(fault) => return desk.report(&Report::Failed { fault }),
     };
     desk.expect_grants();
-    match set_up::set_up(desk, &plan) {
+    match set_up::set_up(desk, &plan, *confidential) {
         Ok(watch) => end::end(guard::guard(watch, desk), desk),
         Err(fault) => desk.report(&Report::Failed { fault }),
     }
 }
 
 /// `None` where the agent went away without giving one.
-fn wait_for_plan(desk: &mut Desk) -> Result<Option<Box<JobPlan>>, Fault> {
+fn wait_for_plan(desk: &mut Desk) -> Result<Option<(Box<JobPlan>, Box<Confidential>)>, Fault> {
     let refuse = |message: String| Err(Fault::new(FaultCode::Orders, message));
     if !has_one_thread() {
         return refuse("a job keeper must be called before its process starts a thread".to_owned());
@@ -80,7 +81,7 @@ fn wait_for_plan(desk: &mut Desk) -> Result<Option<Box<JobPlan>>, Fault> {
             .map_err(|error| Fault::new(FaultCode::Orders, error.to_string()))?;
         while let Some(heard) = desk.hear() {
             match heard {
-                Heard::Order(Order::Start { plan }) => return Ok(Some(plan)),
+                Heard::Order(Order::Start { plan, confidential }) => return Ok(Some((plan, confidential))),
                 Heard::Order(Order::End { .. }) | Heard::AgentGone | Heard::Shutdown => return Ok(None),
                 Heard::Order(order) => return refuse(format!("the first order must be start, not {order:?}")),
                 Heard::Unreadable(why) => return refuse(format!("the agent's order could not be read: {why}")),

@@ -10,6 +10,7 @@ use crate::cgroup::Cgroup;
 use crate::error::OrFault as _;
 use crate::native::{self, Folders, InitSays, Job, ROOT, TOP};
 use rustix::event::PollFlags;
+use sela_protocol::confidential::Confidential;
 use sela_protocol::units::Microseconds;
 use std::fs;
 
@@ -21,13 +22,21 @@ const REMOVAL: Microseconds = Microseconds(5_000_000);
 pub(super) const GLANCE: Microseconds = Microseconds(1_000);
 
 /// Makes the cgroups, bears the job, leads it through its steps and reports `Started`.
-pub(super) fn set_up<'a>(desk: &mut Desk, plan: &'a JobPlan) -> Result<Watch<'a>, Fault> {
+pub(super) fn set_up<'a>(
+    desk: &mut Desk,
+    plan: &'a JobPlan,
+    mut confidential: Confidential,
+) -> Result<Watch<'a>, Fault> {
     native::check(plan)?;
     let made = Cgroup::create(&plan.cgroups, plan.lease, &plan.limits);
     let cgroup = made.map_err(|error| Fault::new(FaultCode::Cgroup, error.to_string()))?;
     // SAFETY: `run` has seen that this process has one thread, and nothing here starts another.
-    let job = match unsafe { Job::bear(plan) } {
-        Ok(job) => job,
+    let job = match unsafe { Job::bear(plan, &mut confidential) } {
+        Ok(job) => {
+            // The job's init has a copy, which it hands on and wipes. Here only the key is of use from now on.
+            confidential.secrets.clear();
+            job
+        }
         Err(fault) => {
             undo(desk, plan, &cgroup, None);
             return Err(fault);
@@ -40,7 +49,14 @@ pub(super) fn set_up<'a>(desk: &mut Desk, plan: &'a JobPlan) -> Result<Watch<'a>
                 started_boot_us: meter.started(),
                 cgroup: cgroup.folder().to_owned(),
             });
-            Ok(Watch::new(plan, cgroup, job, folders, meter))
+            Ok(Watch::new(
+                plan,
+                confidential.result_key.clone(),
+                cgroup,
+                job,
+                folders,
+                meter,
+            ))
         }
         Err(fault) => {
             undo(desk, plan, &cgroup, Some(&job));

@@ -6,6 +6,7 @@ use crate::ids::IdRange;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sela_protocol::blob::BlobId;
+use sela_protocol::confidential::Confidential;
 use sela_protocol::id::{JobId, LeaseId};
 use sela_protocol::lease::EndCause;
 use sela_protocol::units::{BootUs, Bytes, Microseconds, Millis};
@@ -29,6 +30,8 @@ pub enum Order {
     Start {
         /// The whole job.
         plan: Box<JobPlan>,
+        /// What only the job may read. Apart from the plan, which may be looked at and kept.
+        confidential: Box<Confidential>,
     },
     /// The agent lives: run on for another [`GRANT`].
     Grant,
@@ -72,7 +75,7 @@ pub struct JobPlan {
     pub limits: Limits,
     /// A folder that appears read only as `/in`. Readable by [`Self::ids`] (world readable is enough).
     pub inputs: Option<PathBuf>,
-    /// A checkpoint of an earlier run, as a tar archive: unpacked into `/checkpoint` before the program starts.
+    /// A checkpoint of an earlier run, sealed with the job's key: opened and unpacked into `/checkpoint` before the program starts.
     pub resume_from: Option<PathBuf>,
     /// How often a changed `/checkpoint` is taken while the job runs; never, where absent. At the end it always is.
     pub checkpoint_every_ms: Option<Millis>,
@@ -324,14 +327,15 @@ impl ProgramEnd {
     }
 }
 
-/// A tar archive of one of the job's folders. Owned by the agent's user, mode 0600.
+/// A tar archive of one of the job's folders, sealed with the job's key (`sela_protocol::sealed`) before its first byte reached the
+/// disk. Owned by the agent's user, mode 0600.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Archive {
     /// Where, in the lease's scratch folder.
     pub path: PathBuf,
-    /// Its size.
+    /// Its size, as it lies there.
     pub size: Bytes,
-    /// Its hash, taken while it was written.
+    /// Its hash, as it lies there, taken while it was written.
     pub blob: BlobId,
     /// Regular files in it.
     pub files: u32,

@@ -1,8 +1,10 @@
-//! Unpacks a given checkpoint into the job's `/checkpoint`. Runs inside the job, as the job's user, with every right given up
+//! Opens a given checkpoint and unpacks it into the job's `/checkpoint`. Runs inside the job, as the job's user, with every right given up
 //! and every page charged to the job: whatever an archive holds, it can harm the job only.
 
 use crate::error::OrFault as _;
 use crate::keeper::wire::{Fault, FaultCode};
+use sela_protocol::confidential::SealingKey;
+use sela_protocol::sealed::{Opening, Purpose};
 use sela_protocol::units::Bytes;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -17,9 +19,14 @@ pub(crate) const CHECKPOINT: &str = "/checkpoint";
 pub(crate) const MOST_ENTRIES: u32 = 100_000;
 
 /// Files and folders only, no more than `limit` bytes of content, each at a new place below `/checkpoint`.
-pub(super) fn unpack(archive: OwnedFd, limit: Bytes) -> Result<(), Fault> {
-    unpack_into(File::from(archive), Path::new(CHECKPOINT), limit)
-        .or_fault(FaultCode::BadCheckpoint, "unpack the checkpoint to go on from")
+pub(super) fn unpack(archive: OwnedFd, key: &SealingKey, limit: Bytes) -> Result<(), Fault> {
+    let open_and_unpack = || {
+        let mut opening = Opening::begin(File::from(archive), key, Purpose::Checkpoint)?;
+        unpack_into(&mut opening, Path::new(CHECKPOINT), limit)?;
+        // A tar says itself where it ends; that nothing is missing after it, only the seal says.
+        opening.drain()
+    };
+    open_and_unpack().or_fault(FaultCode::BadCheckpoint, "unpack the checkpoint to go on from")
 }
 
 fn unpack_into(archive: impl Read, folder: &Path, limit: Bytes) -> io::Result<()> {

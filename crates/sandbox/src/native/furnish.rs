@@ -19,8 +19,11 @@ pub(crate) const ROOT: &str = "root";
 /// Where the job finds what we put there.
 pub(crate) const MOUNT_POINTS: [&str; 7] = ["in", "out", "checkpoint", "tmp", "proc", "dev", "sys"];
 
+/// Where it finds its secrets.
+pub(crate) const SECRETS: &str = "run/secrets";
+
 /// Makes the layer and the mount point. What exists already from a failed attempt is an error: a scratch folder serves once.
-pub(crate) fn furnish(plan: &JobPlan) -> Result<(), Fault> {
+pub(crate) fn furnish(plan: &JobPlan, with_secrets: bool) -> Result<(), Fault> {
     let top = plan.scratch.join(TOP);
     let what = |path: &Path| format!("prepare {}", path.display());
     fs::create_dir(plan.scratch.join(ROOT)).or_fault(FaultCode::Isolation, what(&plan.scratch))?;
@@ -32,6 +35,12 @@ pub(crate) fn furnish(plan: &JobPlan) -> Result<(), Fault> {
         .folder(Path::new(""))
         .or_fault(FaultCode::Isolation, what(&top))?;
     for name in MOUNT_POINTS {
+        furnishing
+            .folder(Path::new(name))
+            .or_fault(FaultCode::Isolation, what(&top.join(name)))?;
+    }
+    // Only then: an image's own /run is otherwise left as it is.
+    for name in ["run", SECRETS].into_iter().filter(|_| with_secrets) {
         furnishing
             .folder(Path::new(name))
             .or_fault(FaultCode::Isolation, what(&top.join(name)))?;

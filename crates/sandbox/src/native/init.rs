@@ -12,8 +12,10 @@ use crate::keeper::wire::{Fault, FaultCode, JobPlan, ProgramEnd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
+use sela_protocol::confidential::Confidential;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
+use zeroize::Zeroize as _;
 
 /// From init to keeper: one JSON object a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,12 +54,12 @@ pub(super) struct Inherited {
 }
 
 /// Everything from birth to death. Returns the exit status, with which the caller must leave at once.
-pub(super) fn live(plan: &JobPlan, filters: &Filters, inherited: Inherited) -> i32 {
+pub(super) fn live(plan: &JobPlan, confidential: &mut Confidential, filters: &Filters, inherited: Inherited) -> i32 {
     let channel = match inherited.channel.try_clone() {
         Ok(channel) => channel,
         Err(_) => return 1,
     };
-    match set_up(plan, filters, inherited) {
+    match set_up(plan, confidential, filters, inherited) {
         Ok(Some(program)) => reap(&channel, program),
         // The keeper is gone.
         Ok(None) => 1,
@@ -69,7 +71,12 @@ pub(super) fn live(plan: &JobPlan, filters: &Filters, inherited: Inherited) -> i
 }
 
 /// `None` where the keeper is gone.
-fn set_up(plan: &JobPlan, filters: &Filters, inherited: Inherited) -> Result<Option<Pid>, Fault> {
+fn set_up(
+    plan: &JobPlan,
+    confidential: &mut Confidential,
+    filters: &Filters,
+    inherited: Inherited,
+) -> Result<Option<Pid>, Fault> {
     let Inherited {
         channel,
         out,
@@ -83,7 +90,9 @@ fn set_up(plan: &JobPlan, filters: &Filters, inherited: Inherited) -> Result<Opt
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let open_files = limits::apply(&plan.limits)?;
-    let root = mounts::build(plan)?;
+    let root = mounts::build(plan, &confidential.secrets)?;
+    // Handed over. This process lives as long as the job, which may try to read it.
+    confidential.secrets.clear();
     mounts::enter(&root)?;
     namespaces::furnish_network().or_fault(FaultCode::Isolation, "furnish the job's network")?;
     // SAFETY: this process was forked from one with a single thread, and has made none since.
@@ -96,8 +105,9 @@ fn set_up(plan: &JobPlan, filters: &Filters, inherited: Inherited) -> Result<Opt
     // Changing ids forgets whose death to die.
     die_with_keeper()?;
     if let Some(archive) = checkpoint {
-        checkpoint::unpack(archive, plan.limits.output)?;
+        checkpoint::unpack(archive, &confidential.result_key, plan.limits.output)?;
     }
+    confidential.result_key.zeroize();
     limits::verify(open_files)?;
     filters.install()?;
     say(&channel, &InitSays::Ready);

@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use seccomp::Filters;
+use sela_protocol::confidential::Confidential;
 use sela_protocol::units::Bytes;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -101,8 +102,8 @@ impl Job {
     ///
     /// # Safety
     /// The calling process must have one thread only.
-    pub(crate) unsafe fn bear(plan: &JobPlan) -> Result<Self, Fault> {
-        furnish::furnish(plan)?;
+    pub(crate) unsafe fn bear(plan: &JobPlan, confidential: &mut Confidential) -> Result<Self, Fault> {
+        furnish::furnish(plan, !confidential.secrets.is_empty())?;
         let filters = Filters::compile()?;
         let checkpoint = plan.resume_from.as_deref().map(open_archive).transpose()?;
         let what = "make the pipes of a job";
@@ -133,7 +134,7 @@ impl Job {
                 };
                 let live = std::panic::AssertUnwindSafe(|| {
                     keep_only(&inherited);
-                    init::live(plan, &filters, inherited)
+                    init::live(plan, confidential, &filters, inherited)
                 });
                 init::leave(std::panic::catch_unwind(live).unwrap_or(101))
             }

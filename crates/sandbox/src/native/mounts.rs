@@ -2,16 +2,19 @@
 //! namespace, before any right is given up. The root is read only; whatever can be written is tmpfs and charged to the job's
 //! memory as it is touched. After `enter` there is no way back to the machine's files.
 
-use super::furnish::{ROOT, TOP, below_root};
+use super::furnish::{ROOT, SECRETS, TOP, below_root};
 use crate::card::Placed;
 use crate::error::OrFault as _;
 use crate::keeper::wire::{Fault, FaultCode, JobPlan};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use sela_protocol::confidential::{MOST_SECRETS, SECRETS_LIMIT, SecretName, SecretValue};
+use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileTypeExt as _, symlink};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 /// Device nodes that every job gets: they hold nothing and reveal nothing.
@@ -36,11 +39,14 @@ const COVERED_FOLDERS: [&str; 3] = ["acpi", "asound", "scsi"];
 /// Folders of /proc that may be read but not written.
 const READ_ONLY: [&str; 4] = ["bus", "fs", "irq", "sys"];
 
+/// A page of memory, at least.
+const PAGE: u64 = 4096;
+
 const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const INERT: MountFlags = SAFE.union(MountFlags::NOEXEC);
 
 /// Builds the root and everything mounted in it, without entering it.
-pub(super) fn build(plan: &JobPlan) -> Result<PathBuf, Fault> {
+pub(super) fn build(plan: &JobPlan, secrets: &BTreeMap<SecretName, SecretValue>) -> Result<PathBuf, Fault> {
     let root = plan.scratch.join(ROOT);
     // Nothing that is mounted from here on may appear in, or be taken away by, the machine's own namespace.
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
@@ -55,6 +61,9 @@ pub(super) fn build(plan: &JobPlan) -> Result<PathBuf, Fault> {
     }
     devices(plan, &root.join("dev"))?;
     processes(&root.join("proc"))?;
+    if !secrets.is_empty() {
+        hand_over(plan, secrets, &root.join(SECRETS))?;
+    }
     if let Some(inputs) = &plan.inputs {
         let target = root.join("in");
         bind(inputs, &target, MountFlags::RDONLY | SAFE).or_fault(FaultCode::Isolation, "show the inputs as /in")?;
@@ -108,6 +117,35 @@ fn stack_layers(plan: &JobPlan, root: &Path) -> Result<(), Fault> {
         FaultCode::Isolation,
         "stack the image's layers (is overlayfs there: grep overlay /proc/filesystems?)",
     )
+}
+
+/// Each secret as a file that only the job's user may read, in a place that is memory only, is never swapped out, and holds nothing
+/// else.
+fn hand_over(plan: &JobPlan, secrets: &BTreeMap<SecretName, SecretValue>, target: &Path) -> Result<(), Fault> {
+    let (user, group) = (owner(plan, plan.program.user)?, owner(plan, plan.program.group)?);
+    // Each file takes whole pages.
+    tmpfs(
+        plan,
+        target,
+        2 * (SECRETS_LIMIT as u64 + (MOST_SECRETS as u64) * PAGE),
+        "0500",
+        INERT,
+    )?;
+    let write = |name: &SecretName, value: &SecretValue| -> std::io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(target.join(name.as_ref()))?;
+        file.write_all(value.reveal().as_bytes())?;
+        std::os::unix::fs::fchown(&file, Some(user), Some(group))
+    };
+    for (name, value) in secrets {
+        write(name, value).or_fault(FaultCode::Isolation, format_args!("hand over the secret {name}"))?;
+    }
+    let closed = MountFlags::RDONLY | INERT;
+    rustix::mount::mount_remount(target, MountFlags::BIND | closed, c"")
+        .or_fault(FaultCode::Isolation, "make the secrets read only")
 }
 
 /// An empty place to write. Swapping it out would put what a tenant wrote on the owner's disk: refused where the kernel can.

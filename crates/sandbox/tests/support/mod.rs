@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+use sela_protocol::confidential::{Confidential, SealingKey};
 use sela_protocol::id::IdSource;
 use sela_protocol::lease::EndCause;
 use sela_protocol::units::{Bytes, Millis, UtcMs};
@@ -16,6 +17,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub(crate) const IDS: IdRange = ROOTFUL_RANGE;
+
+/// Every job's key.
+pub(crate) const KEY: SealingKey = SealingKey::from_bytes([9; 32]);
+
+/// A job's key, and no secrets.
+pub(crate) fn confidential() -> Confidential {
+    Confidential {
+        result_key: KEY,
+        secrets: std::collections::BTreeMap::new(),
+    }
+}
 
 /// Says by name that a test needs root, where there is none.
 pub(crate) fn is_root(test: &str) -> bool {
@@ -206,10 +218,15 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) async fn start(plan: &JobPlan) -> Self {
+        Self::start_with(plan, confidential()).await
+    }
+
+    pub(crate) async fn start_with(plan: &JobPlan, confidential: Confidential) -> Self {
         let (mut orders, reports) = spawn(&example("keeper")).unwrap();
         orders
             .send(&Order::Start {
                 plan: Box::new(plan.clone()),
+                confidential: Box::new(confidential),
             })
             .await
             .unwrap();
