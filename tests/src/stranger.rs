@@ -181,6 +181,7 @@ impl Node {
             isolation: Isolation::LabCgroupV1,
             architecture: sela_oci_images::native_architecture().to_owned(),
             memory: Bytes::from_gib(8),
+            scratch: sela_protocol::node::Scratch::Memory,
             agent_version: "0".to_owned(),
         })?;
         self.send(NodeMessage::Offer(Offer {

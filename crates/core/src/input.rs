@@ -9,7 +9,7 @@ use sela_protocol::id::{GpuUuid, LeaseId, NodeId};
 use sela_protocol::lease::{EndCause, FencingToken, Receipt};
 use sela_protocol::local::{Command, Earned, IsolationState, MarketLink, Pause};
 use sela_protocol::network::NetworkUse;
-use sela_protocol::node::Award;
+use sela_protocol::node::{Award, Scratch};
 use sela_protocol::presence::Signals;
 use sela_protocol::units::{Bytes, Millis, Percent};
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ pub enum Input {
         lab: bool,
         /// How jobs are isolated, or why they cannot be.
         isolation: IsolationState,
+        /// Where a job's scratch can lie.
+        scratch: Scratch,
         /// The pause in force when the agent last ran.
         pause: Option<Pause>,
         /// Leases that were open when the agent last ran, with what the keeper left written of them.

@@ -44,6 +44,7 @@ impl State {
                 isolation: level,
                 architecture: architecture().to_owned(),
                 memory: self.policy.job_memory,
+                scratch: self.scratch,
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             },
             effects,
@@ -220,6 +221,13 @@ impl State {
                 "the job asks for {} MiB of memory; this machine lends {}",
                 award.spec.memory.0 >> 20,
                 self.policy.job_memory.0 >> 20
+            ));
+        }
+        if let Some(asked) = award.spec.scratch
+            && !self.scratch.holds(asked, award.spec.memory)
+        {
+            return Err(format!(
+                "the job asks for {asked} of scratch on a disk; this machine has none that it could encrypt"
             ));
         }
         let asked = award.spec.network.as_ref().map_or(&[][..], |network| &network.hosts);

@@ -13,7 +13,7 @@ use sela_protocol::card::{CardDescription, CardReading};
 use sela_protocol::id::{GpuUuid, LeaseId, NodeId};
 use sela_protocol::lease::EndCause;
 use sela_protocol::local::{CardState, Command, CommandReply, Earned, Event, IsolationState, MarketLink, Pause};
-use sela_protocol::node::NodeMessage;
+use sela_protocol::node::{NodeMessage, Scratch};
 use sela_protocol::presence::{Availability, HoldReason, Observed, Signals};
 use sela_protocol::units::{BootMs, Millis, Now, Percent};
 use std::collections::BTreeMap;
@@ -35,6 +35,7 @@ pub struct State {
     pub(crate) lab: bool,
     asleep: bool,
     pub(crate) isolation: IsolationState,
+    pub(crate) scratch: Scratch,
     pub(crate) pause: Option<Pause>,
     pub(crate) settings_problem: Option<String>,
     pub(crate) signals: Signals,
@@ -67,6 +68,7 @@ impl State {
             isolation: IsolationState::Missing {
                 why: "not looked at yet".into(),
             },
+            scratch: Scratch::Memory,
             pause: None,
             settings_problem: None,
             signals: Signals {
@@ -114,6 +116,7 @@ impl State {
             Input::Started {
                 lab,
                 isolation,
+                scratch,
                 pause,
                 open,
                 unsettled,
@@ -121,6 +124,7 @@ impl State {
                 self.service = Service::Open;
                 self.lab = lab;
                 self.isolation = isolation;
+                self.scratch = scratch;
                 self.pause = pause;
                 self.unsettled
                     .extend(unsettled.into_iter().map(|lease| (lease.note.lease, lease)));

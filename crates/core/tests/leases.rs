@@ -126,6 +126,7 @@ fn a_lease_that_was_open_when_the_agent_died_is_closed_once_with_what_the_keeper
         isolation: IsolationState::Ready {
             level: Isolation::LabCgroupV1,
         },
+        scratch: sela_protocol::node::Scratch::EncryptedDisk,
         pause: None,
         open: vec![recovered],
         unsettled: Vec::new(),

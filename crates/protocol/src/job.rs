@@ -88,9 +88,13 @@ pub struct JobSpec {
     pub work_ms: Option<Millis>,
     /// Longest run in thawed time; then the job is ended.
     pub wall_limit_ms: Millis,
-    /// Main memory, scratch and `/dev/shm` included.
+    /// Main memory, `/dev/shm` included, and `/tmp`, `/out` and `/checkpoint` unless they lie on `scratch`.
     #[serde(default = "default_memory")]
     pub memory: Bytes,
+    /// Size of an encrypted disk for `/tmp`, `/out` and `/checkpoint` together. Without it they lie in `memory`; so they may with it, on a
+    /// machine that has no such disk, where it is no more than `memory`.
+    #[serde(default)]
+    pub scratch: Option<Bytes>,
     /// Size of `/dev/shm`.
     #[serde(default = "default_shm")]
     pub shm_size: Bytes,
@@ -132,6 +136,7 @@ pub const JOB_FIELDS: Fields = Fields {
         "work_ms",
         "wall_limit_ms",
         "memory",
+        "scratch",
         "shm_size",
         "output_limit",
         "checkpoint",
@@ -234,6 +239,10 @@ const LONGEST_NAME: usize = 200;
 const LONGEST_PATH: usize = 1_024;
 const LONGEST_PART: usize = 255;
 
+/// Bounds of `scratch`.
+const LEAST_SCRATCH: Bytes = Bytes::from_mib(16);
+const MOST_SCRATCH: Bytes = Bytes::from_gib(1 << 10);
+
 /// The shortest time that is billed and that a budget must cover (market.md §2, §5).
 pub const LEAST_BILLED: Millis = Millis(60_000);
 
@@ -314,6 +323,14 @@ impl JobSpec {
         }
         if self.memory < Bytes::from_mib(16) {
             return refuse("memory", "at least 16777216 (16 MiB)".into());
+        }
+        if let Some(scratch) = self.scratch
+            && !(LEAST_SCRATCH..=MOST_SCRATCH).contains(&scratch)
+        {
+            return refuse(
+                "scratch",
+                format!("between {} (16 MiB) and {} (1 TiB)", LEAST_SCRATCH.0, MOST_SCRATCH.0),
+            );
         }
         if self.shm_size > self.memory {
             return refuse(
@@ -418,7 +435,7 @@ mod tests {
     #[test]
     fn each_bad_spec_says_what_would_be_right() {
         type Change = fn(&mut serde_json::Map<String, serde_json::Value>);
-        let cases: [(&str, Change); 19] = [
+        let cases: [(&str, Change); 20] = [
             ("524288 is the most", |spec| {
                 drop(spec.insert("env".into(), serde_json::json!({"BLOB": "x".repeat(SPEC_LIMIT)})));
             }),
@@ -428,6 +445,9 @@ mod tests {
             ("cannot both be there", |spec| two_inputs(spec, "a", "a")),
             ("\"a\" and \"a/b\" cannot both be there", |spec| {
                 two_inputs(spec, "a/b", "a")
+            }),
+            ("scratch: between", |spec| {
+                drop(spec.insert("scratch".into(), (1_u64 << 20).into()))
             }),
             ("must be a relative path", |spec| {
                 two_inputs(spec, "a", &"x".repeat(256))

@@ -140,6 +140,30 @@ pub enum Isolation {
     Unknown,
 }
 
+/// Where a node can put a job's scratch: `/tmp`, `/out` and `/checkpoint`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Scratch {
+    /// In the job's memory only.
+    #[default]
+    Memory,
+    /// On a disk, too, encrypted with a key that is in memory only.
+    EncryptedDisk,
+    /// Something newer.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Scratch {
+    /// Whether a job with this much memory can have what it asks for.
+    pub fn holds(self, asked: Bytes, memory: Bytes) -> bool {
+        match self {
+            Self::EncryptedDisk => true,
+            Self::Memory | Self::Unknown => asked <= memory,
+        }
+    }
+}
+
 /// What a node offers for one card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
@@ -172,6 +196,9 @@ pub enum NodeMessage {
         architecture: String,
         /// Main memory that jobs may use.
         memory: Bytes,
+        /// Where a job's scratch can lie.
+        #[serde(default)]
+        scratch: Scratch,
         /// The agent's version.
         agent_version: String,
     },

@@ -51,6 +51,7 @@ const CALLS: [(&str, libc::c_long, [libc::c_long; 4]); 22] = [
 
 fn main() {
     match std::env::args().nth(1) {
+        Some(word) if word == "attribute" => set_attribute(),
         Some(device) => hold(&device),
         None => ask(),
     }
@@ -65,6 +66,16 @@ fn hold(device: &str) {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("nobody holds it");
     println!("held {device}");
     std::thread::sleep(Duration::from_secs(60));
+}
+
+/// Sets an extended attribute on the folder that is named as the second word.
+fn set_attribute() {
+    let folder = std::env::args().nth(2).expect("a folder");
+    let set = rustix::fs::setxattr(folder, "user.note", b"x", rustix::fs::XattrFlags::empty());
+    match set {
+        Ok(()) => println!("set"),
+        Err(error) => println!("{error}"),
+    }
 }
 
 fn ask() {

@@ -13,4 +13,5 @@ pub mod image;
 pub mod keeper;
 mod native;
 pub mod probe;
+mod scratch;
 pub mod sweep;

@@ -41,8 +41,19 @@ pub struct Probe {
     pub layout: Option<CgroupLayout>,
     /// The same in the words of the local interface: the level, or what to do.
     pub state: IsolationState,
+    /// Where a job's scratch can lie.
+    pub scratch: ScratchKind,
     /// Each promise; empty where no job can be run.
     pub guarantees: Vec<Guarantee>,
+}
+
+/// Where a job's scratch can lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScratchKind {
+    /// In its memory only.
+    Memory,
+    /// On an encrypted disk, too.
+    EncryptedDisk,
 }
 
 /// Where the machine is looked at.
@@ -52,6 +63,10 @@ pub struct Machine {
     pub cgroups: PathBuf,
     /// `/proc`.
     pub proc: PathBuf,
+    /// `/sys`.
+    pub sys: PathBuf,
+    /// Makes a file system that can encrypt.
+    pub mkfs: PathBuf,
     /// Whether the agent is root.
     pub root: bool,
 }
@@ -62,6 +77,8 @@ impl Machine {
         Self {
             cgroups: PathBuf::from("/sys/fs/cgroup"),
             proc: PathBuf::from("/proc"),
+            sys: PathBuf::from("/sys"),
+            mkfs: PathBuf::from(crate::scratch::MKFS),
             root: rustix::process::geteuid().is_root(),
         }
     }
@@ -79,12 +96,14 @@ pub fn probe(machine: &Machine, lab: bool) -> Probe {
             Probe {
                 layout: Some(layout),
                 state: IsolationState::Ready { level },
+                scratch: scratch(machine),
                 guarantees,
             }
         }
         Err(why) => Probe {
             layout: None,
             state: IsolationState::Missing { why },
+            scratch: ScratchKind::Memory,
             guarantees: Vec::new(),
         },
     }
@@ -150,6 +169,18 @@ fn kernel(machine: &Machine) -> Result<(), String> {
     Ok(())
 }
 
+/// What an encrypted disk needs: ext4 that can encrypt, loop devices, and the program that makes the file system.
+fn scratch(machine: &Machine) -> ScratchKind {
+    let encryption = machine.sys.join("fs/ext4/features/encryption").exists();
+    let devices = fs::read_to_string(machine.proc.join("devices")).unwrap_or_default();
+    let has_loop = devices.lines().any(|line| line.trim_start().ends_with(" loop"));
+    if encryption && has_loop && machine.mkfs.exists() {
+        ScratchKind::EncryptedDisk
+    } else {
+        ScratchKind::Memory
+    }
+}
+
 fn guarantees(machine: &Machine, layout: CgroupLayout) -> Vec<Guarantee> {
     use Strength::{Enforced, Weaker};
     let is_v2 = layout == CgroupLayout::V2;
@@ -201,6 +232,7 @@ fn guarantees(machine: &Machine, layout: CgroupLayout) -> Vec<Guarantee> {
         ("billed by the kernel's own record of freezes", billed),
         ("results unreadable on the owner's disk", Enforced),
         ("secrets in memory only", Enforced),
+        ("scratch encrypted, or in memory", Enforced),
     ]
     .map(|(name, strength)| Guarantee { name, strength })
     .to_vec()
@@ -250,6 +282,8 @@ mod tests {
         Machine {
             cgroups: folder.join("cgroup"),
             proc: folder.join("proc"),
+            sys: folder.join("sys"),
+            mkfs: folder.join("mkfs.ext4"),
             root: true,
         }
     }
@@ -344,12 +378,39 @@ mod tests {
             let written: Vec<(&str, &str)> = lines.iter().map(|line| (line[0], line[column])).collect();
             assert_eq!(written, promised);
         }
-        let tests: String = ["walls", "limits", "folders", "life", "cards"]
+        let tests: String = ["walls", "limits", "folders", "life", "cards", "scratch"]
             .map(|name| fs::read_to_string(here.join(format!("tests/{name}.rs"))).unwrap())
             .concat();
         for line in lines.iter().filter(|line| line[3] != "–") {
             let test = line[3].trim_matches('`');
             assert!(tests.contains(&format!("async fn {test}()")), "no test {test}");
+        }
+    }
+
+    #[test]
+    fn an_encrypted_disk_needs_a_file_system_that_can_loop_devices_and_the_program_that_makes_it() {
+        let all = [
+            ("sys/fs/ext4/features/encryption", "supported\n"),
+            ("proc/devices", "Block devices:\n  7 loop\n259 blkext\n"),
+            ("mkfs.ext4", ""),
+        ];
+        for missing in 0..=all.len() {
+            let folder = tempfile::tempdir().unwrap();
+            let files: Vec<_> = (0..all.len())
+                .filter(|file| *file != missing)
+                .map(|file| all[file])
+                .collect();
+            let files: Vec<_> = HYBRID.into_iter().chain(files).collect();
+            let expected = if missing == all.len() {
+                ScratchKind::EncryptedDisk
+            } else {
+                ScratchKind::Memory
+            };
+            assert_eq!(
+                probe(&machine(folder.path(), &files), true).scratch,
+                expected,
+                "without {missing}"
+            );
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Swept {
     pub leases: Vec<String>,
     /// Processes that were still in them.
     pub processes: usize,
+    /// Block devices whose file lay in the scratch folder.
+    pub disks: usize,
     /// What lay in the scratch folder.
     pub scratch: Vec<PathBuf>,
 }
@@ -78,6 +80,7 @@ pub fn sweep(place: &CgroupPlace, scratch: &Path) -> Result<Swept, SweepError> {
         drop(fs::remove_dir(hierarchy.join(cgroup::JOBS)));
     }
     swept.leases = leases.into_iter().collect();
+    swept.disks = crate::scratch::detach_below(scratch);
     swept.scratch = empty(scratch)?;
     Ok(swept)
 }

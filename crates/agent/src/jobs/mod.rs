@@ -18,6 +18,7 @@ use sela_protocol::units::Millis;
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::Cache;
 use sela_sandbox::keeper::wire::CgroupPlace;
+use sela_sandbox::probe::ScratchKind;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,6 +39,8 @@ pub(crate) struct Workshop {
     pub(crate) ids: IdRange,
     /// Where cgroups are made.
     pub(crate) cgroups: CgroupPlace,
+    /// Where a job's scratch can lie.
+    pub(crate) scratch_kind: ScratchKind,
     /// The program that is started as a keeper: this one.
     pub(crate) program: PathBuf,
     /// The driver's library, where it is not the system's.

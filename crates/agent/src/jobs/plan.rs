@@ -8,6 +8,7 @@ use sela_protocol::node::Award;
 use sela_protocol::units::Bytes;
 use sela_sandbox::card::CardAccess;
 use sela_sandbox::keeper::wire::{JobPlan, Limits, Program};
+use sela_sandbox::probe::ScratchKind;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -60,6 +61,10 @@ pub(super) fn plan(
             log: LOG,
             wall_ms: award.run_limit_ms,
             output: spec.output_limit,
+            // Without such a disk it lies in the job's memory: the market and the core have seen that it fits.
+            disk: spec
+                .scratch
+                .filter(|_| workshop.scratch_kind == ScratchKind::EncryptedDisk),
         },
         inputs: fetched.inputs.clone(),
         resume_from: fetched.checkpoint.clone(),

@@ -17,11 +17,12 @@ use crate::store::Store;
 use anyhow::{Context as _, bail};
 use sela_core::{Input, State};
 use sela_protocol::local::IsolationState;
+use sela_protocol::node::Scratch;
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::unpack::UnpackLimits;
 use sela_sandbox::image::{Cache, CacheSettings, RegistryAccess};
 use sela_sandbox::keeper::wire::CgroupPlace;
-use sela_sandbox::probe::{Machine, Probe, probe};
+use sela_sandbox::probe::{Machine, Probe, ScratchKind, probe};
 use sela_sensors::Eyes;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
@@ -117,6 +118,10 @@ pub(crate) async fn run(options: AgentOptions) -> anyhow::Result<()> {
     let started = Input::Started {
         lab: options.lab,
         isolation,
+        scratch: match found.scratch {
+            ScratchKind::Memory => Scratch::Memory,
+            ScratchKind::EncryptedDisk => Scratch::EncryptedDisk,
+        },
         pause: recovered.pause,
         open: recovered.open,
         unsettled: recovered.unsettled,
@@ -218,6 +223,7 @@ async fn workshop(
         accounts: paths.accounts(),
         ids,
         cgroups,
+        scratch_kind: found.scratch,
         program: std::env::current_exe().context("this program's own path is not known")?,
         nvml_library: nvml_library(),
         simulation: std::env::var_os("SELA_NVML_SIM_DIR").map(PathBuf::from),

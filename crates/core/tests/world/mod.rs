@@ -240,6 +240,7 @@ pub fn started() -> Input {
         isolation: IsolationState::Ready {
             level: Isolation::LabCgroupV1,
         },
+        scratch: sela_protocol::node::Scratch::EncryptedDisk,
         pause: None,
         open: Vec::new(),
         unsettled: Vec::new(),

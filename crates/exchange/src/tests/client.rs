@@ -366,6 +366,7 @@ impl Node {
             isolation: Isolation::LabCgroupV1,
             architecture: "amd64".to_owned(),
             memory: Bytes::from_gib(32),
+            scratch: sela_protocol::node::Scratch::Memory,
             agent_version: "0.1.0".to_owned(),
         })
         .await;

@@ -10,7 +10,7 @@ use sela_protocol::id::{GpuUuid, JobId, LeaseId, NodeId};
 use sela_protocol::lease::LeasePhase;
 use sela_protocol::money::HourlyPrice;
 use sela_protocol::network::HostRule;
-use sela_protocol::node::Isolation;
+use sela_protocol::node::{Isolation, Scratch};
 use sela_protocol::units::{BootMs, Bytes, Millis, Now};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +38,7 @@ pub(super) struct Capability {
     pub(super) cards: Vec<CardDescription>,
     pub(super) isolation: Isolation,
     pub(super) memory: Bytes,
+    pub(super) scratch: Scratch,
 }
 
 #[derive(Debug, Clone)]

@@ -18,7 +18,7 @@ use sela_protocol::job::Tier;
 use sela_protocol::lease::{EndCause, FencingToken};
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::network::{HostRule, first_uncovered};
-use sela_protocol::node::{Award, ExchangeMessage, Isolation, LEASE_UNKNOWN};
+use sela_protocol::node::{Award, ExchangeMessage, Isolation, LEASE_UNKNOWN, Scratch};
 use sela_protocol::units::{BootMs, Bytes, Millis};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,6 +34,7 @@ struct Candidate {
     name: String,
     vram: Bytes,
     memory: Bytes,
+    scratch: Scratch,
     network: Arc<[HostRule]>,
     floor: HourlyPrice,
     admitted: bool,
@@ -194,6 +195,14 @@ impl Floor {
             |card| first_uncovered(&card.network, hosts).is_none(),
             |cards| no_such_hosts(cards, hosts),
         )?;
+        let cards = narrow(
+            cards,
+            |card| spec.scratch.is_none_or(|asked| card.scratch.holds(asked, spec.memory)),
+            |_| {
+                "no machine with a card that fits has a disk for scratch: ask for no more of it than of memory, in which it then lies"
+                    .to_owned()
+            },
+        )?;
         let cards = narrow(cards, |card| card.offered, let_or_held)?;
         let cards = narrow(
             cards,
@@ -248,6 +257,7 @@ impl Floor {
                     name: card.name.clone(),
                     vram: card.vram_total,
                     memory: capability.memory,
+                    scratch: capability.scratch,
                     network: offer.map(|offer| Arc::clone(&offer.network)).unwrap_or_default(),
                     floor: offer.map(|offer| offer.floor).unwrap_or_default(),
                     admitted: self.config.lab || (!card.simulated && capability.isolation == Isolation::Native),

@@ -155,6 +155,7 @@ impl Floor {
                 cards,
                 isolation,
                 memory,
+                scratch,
                 architecture: _,
                 agent_version: _,
             } => {
@@ -162,6 +163,7 @@ impl Floor {
                     cards,
                     isolation,
                     memory,
+                    scratch,
                 };
                 self.capability(turn, node, capability);
             }

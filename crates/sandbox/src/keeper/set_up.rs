@@ -171,7 +171,7 @@ pub(super) fn tidy(desk: &Desk, plan: &JobPlan) {
         drop(fs::remove_dir_all(&plan.scratch));
         return;
     }
-    for name in [TOP, ROOT] {
+    for name in [TOP, ROOT, crate::scratch::MOUNT] {
         drop(fs::remove_dir_all(plan.scratch.join(name)));
     }
 }

@@ -129,7 +129,7 @@ pub struct CgroupPlace {
 /// What a job may use. Read back after the start and every second; one that differs ends the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Main memory, everything on `/tmp`, `/out`, `/checkpoint` and `/dev/shm` included; no swap. Rounded down to whole pages.
+    /// Main memory, everything on `/tmp`, `/out` and `/checkpoint` (unless there is a [`Self::disk`]) and on `/dev/shm` included; no swap. Rounded down to whole pages.
     pub memory: Bytes,
     /// Processes and threads, the keeper's own init included.
     pub pids: u32,
@@ -143,6 +143,8 @@ pub struct Limits {
     pub wall_ms: Millis,
     /// Bytes that an archive of `/out`, and one of `/checkpoint`, may hold.
     pub output: Bytes,
+    /// Size of the encrypted disk that `/tmp`, `/out` and `/checkpoint` lie on together; where absent they lie in the job's memory.
+    pub disk: Option<Bytes>,
 }
 
 /// From keeper to agent.

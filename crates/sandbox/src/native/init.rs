@@ -9,6 +9,7 @@ use super::seccomp::Filters;
 use super::{checkpoint, limits, mounts, namespaces};
 use crate::error::OrFault as _;
 use crate::keeper::wire::{Fault, FaultCode, JobPlan, ProgramEnd};
+use crate::scratch::{self, Disk};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
@@ -54,12 +55,18 @@ pub(super) struct Inherited {
 }
 
 /// Everything from birth to death. Returns the exit status, with which the caller must leave at once.
-pub(super) fn live(plan: &JobPlan, confidential: &mut Confidential, filters: &Filters, inherited: Inherited) -> i32 {
+pub(super) fn live(
+    plan: &JobPlan,
+    confidential: &mut Confidential,
+    disk: Option<&Disk>,
+    filters: &Filters,
+    inherited: Inherited,
+) -> i32 {
     let channel = match inherited.channel.try_clone() {
         Ok(channel) => channel,
         Err(_) => return 1,
     };
-    match set_up(plan, confidential, filters, inherited) {
+    match set_up(plan, confidential, disk, filters, inherited) {
         Ok(Some(program)) => reap(&channel, program),
         // The keeper is gone.
         Ok(None) => 1,
@@ -74,6 +81,7 @@ pub(super) fn live(plan: &JobPlan, confidential: &mut Confidential, filters: &Fi
 fn set_up(
     plan: &JobPlan,
     confidential: &mut Confidential,
+    disk: Option<&Disk>,
     filters: &Filters,
     inherited: Inherited,
 ) -> Result<Option<Pid>, Fault> {
@@ -90,10 +98,11 @@ fn set_up(
     }
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let open_files = limits::apply(&plan.limits)?;
-    let root = mounts::build(plan, &confidential.secrets)?;
+    let (root, sealed) = mounts::build(plan, &confidential.secrets, disk)?;
     // Handed over. This process lives as long as the job, which may try to read it.
     confidential.secrets.clear();
     mounts::enter(&root)?;
+    mounts::verify(plan, sealed)?;
     namespaces::furnish_network().or_fault(FaultCode::Isolation, "furnish the job's network")?;
     // SAFETY: this process was forked from one with a single thread, and has made none since.
     unsafe { namespaces::leave_user_namespace() }.or_fault(FaultCode::Isolation, "make a user namespace")?;
@@ -109,6 +118,9 @@ fn set_up(
     }
     confidential.result_key.zeroize();
     limits::verify(open_files)?;
+    if sealed.is_some() {
+        scratch::refuse_attributes()?;
+    }
     filters.install()?;
     say(&channel, &InitSays::Ready);
     if !go_on(&channel) {

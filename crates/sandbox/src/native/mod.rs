@@ -17,6 +17,7 @@ pub(crate) use namespaces::{Side, fork};
 
 use crate::error::OrFault as _;
 use crate::keeper::wire::{Fault, FaultCode, JobPlan};
+use crate::scratch::Disk;
 use init::{GO_ON, Inherited, LONGEST_PACKET};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -30,6 +31,8 @@ use std::path::Path;
 
 /// Less memory than this, and not even the job's init would start.
 const LEAST_MEMORY: Bytes = Bytes::from_mib(16);
+/// Less, and a file system has no room left for files.
+const LEAST_DISK: Bytes = Bytes::from_mib(16);
 /// Init, program, and something to work with.
 const LEAST_PIDS: u32 = 4;
 /// Least descriptors: three streams and what a loader opens.
@@ -45,6 +48,8 @@ pub(crate) struct Job {
     pub(crate) out: Option<OwnedFd>,
     /// Where its standard error is read.
     pub(crate) err: Option<OwnedFd>,
+    /// Held until nothing is mounted from it any more.
+    _disk: Option<Disk>,
 }
 
 /// What is kept open of a job's folders: they can be read after its last process is gone.
@@ -88,6 +93,9 @@ pub(crate) fn check(plan: &JobPlan) -> Result<(), Fault> {
             limits.pids, limits.open_files, limits.wall_ms
         ));
     }
+    if limits.disk.is_some_and(|disk| disk < LEAST_DISK) {
+        return refuse(format!("a scratch disk holds at least {LEAST_DISK}"));
+    }
     if limits.shm_size > limits.memory {
         return refuse(format!(
             "shm_size {} is above the memory limit {}",
@@ -104,6 +112,11 @@ impl Job {
     /// The calling process must have one thread only.
     pub(crate) unsafe fn bear(plan: &JobPlan, confidential: &mut Confidential) -> Result<Self, Fault> {
         furnish::furnish(plan, !confidential.secrets.is_empty())?;
+        let disk = plan
+            .limits
+            .disk
+            .map(|size| Disk::make(&plan.scratch, size))
+            .transpose()?;
         let filters = Filters::compile()?;
         let checkpoint = plan.resume_from.as_deref().map(open_archive).transpose()?;
         let what = "make the pipes of a job";
@@ -134,7 +147,7 @@ impl Job {
                 };
                 let live = std::panic::AssertUnwindSafe(|| {
                     keep_only(&inherited);
-                    init::live(plan, confidential, &filters, inherited)
+                    init::live(plan, confidential, disk.as_ref(), &filters, inherited)
                 });
                 init::leave(std::panic::catch_unwind(live).unwrap_or(101))
             }
@@ -147,6 +160,7 @@ impl Job {
                     channel,
                     out: Some(out),
                     err: Some(err),
+                    _disk: disk,
                 })
             }
         }
@@ -300,6 +314,7 @@ mod tests {
                 log: Bytes::from_mib(1),
                 wall_ms: Millis::from_secs(60),
                 output: Bytes::from_mib(16),
+                disk: None,
             },
             inputs: None,
             resume_from: None,

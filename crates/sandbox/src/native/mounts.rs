@@ -1,11 +1,12 @@
 //! What a job sees of the machine: built by its init, in a mount namespace of its own that belongs to the machine's user
-//! namespace, before any right is given up. The root is read only; whatever can be written is tmpfs and charged to the job's
-//! memory as it is touched. After `enter` there is no way back to the machine's files.
+//! namespace, before any right is given up. The root is read only; whatever can be written is tmpfs, charged to the job's
+//! memory as it is touched, or an encrypted disk (`crate::scratch`). After `enter` there is no way back to the machine's files.
 
 use super::furnish::{ROOT, SECRETS, TOP, below_root};
 use crate::card::Placed;
 use crate::error::OrFault as _;
 use crate::keeper::wire::{Fault, FaultCode, JobPlan};
+use crate::scratch::{Disk, Place, Sealed};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use sela_protocol::confidential::{MOST_SECRETS, SECRETS_LIMIT, SecretName, SecretValue};
@@ -45,19 +46,34 @@ const PAGE: u64 = 4096;
 const SAFE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const INERT: MountFlags = SAFE.union(MountFlags::NOEXEC);
 
+/// Where a job may write, but for shared memory: name, mode, flags.
+const WRITABLE: [(&str, u32, MountFlags); 3] = [
+    ("tmp", 0o1777, SAFE),
+    ("out", 0o755, INERT),
+    ("checkpoint", 0o755, INERT),
+];
+
+/// What `statfs` says of a tmpfs.
+const TMPFS: u64 = 0x0102_1994;
+
 /// Builds the root and everything mounted in it, without entering it.
-pub(super) fn build(plan: &JobPlan, secrets: &BTreeMap<SecretName, SecretValue>) -> Result<PathBuf, Fault> {
+pub(super) fn build(
+    plan: &JobPlan,
+    secrets: &BTreeMap<SecretName, SecretValue>,
+    disk: Option<&Disk>,
+) -> Result<(PathBuf, Option<Sealed>), Fault> {
     let root = plan.scratch.join(ROOT);
     // Nothing that is mounted from here on may appear in, or be taken away by, the machine's own namespace.
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .or_fault(FaultCode::Isolation, "make the mounts private")?;
     stack_layers(plan, &root)?;
-    for (folder, mode, flags) in [
-        ("tmp", "1777", SAFE),
-        ("out", "0755", INERT),
-        ("checkpoint", "0755", INERT),
-    ] {
-        tmpfs(plan, &root.join(folder), plan.limits.memory.0, mode, flags)?;
+    let sealed = disk
+        .map(|disk| disk.seal(&plan.scratch, &places(plan, &root)?))
+        .transpose()?;
+    if sealed.is_none() {
+        for (name, mode, flags) in WRITABLE {
+            tmpfs(plan, &root.join(name), plan.limits.memory.0, mode, flags)?;
+        }
     }
     devices(plan, &root.join("dev"))?;
     processes(&root.join("proc"))?;
@@ -71,7 +87,47 @@ pub(super) fn build(plan: &JobPlan, secrets: &BTreeMap<SecretName, SecretValue>)
     for file in plan.card.iter().flat_map(|card| &card.files) {
         place(file, &root.join(below_root(&file.inside)?), MountFlags::RDONLY | SAFE)?;
     }
-    Ok(root)
+    Ok((root, sealed))
+}
+
+fn places<'a>(plan: &JobPlan, root: &Path) -> Result<Vec<Place<'a>>, Fault> {
+    let owner = (owner(plan, plan.program.user)?, owner(plan, plan.program.group)?);
+    let place = |(name, mode, flags): (&'a str, u32, MountFlags)| Place {
+        name,
+        mode,
+        owner,
+        target: root.join(name),
+        flags,
+    };
+    Ok(WRITABLE.into_iter().map(place).collect())
+}
+
+/// Reads back, from inside, what every place that can be written is, before anything is written there.
+pub(super) fn verify(plan: &JobPlan, sealed: Option<Sealed>) -> Result<(), Fault> {
+    let writable = WRITABLE.map(|(name, ..)| Path::new("/").join(name));
+    match sealed {
+        Some(sealed) => sealed.verify(&writable)?,
+        None => writable
+            .iter()
+            .try_for_each(|place| verify_memory(place, plan.limits.memory.0))?,
+    }
+    verify_memory(Path::new("/dev/shm"), plan.limits.shm_size.0)
+}
+
+/// That this is memory, of that size in whole pages.
+fn verify_memory(place: &Path, size: u64) -> Result<(), Fault> {
+    let shown = place.display();
+    let found = rustix::fs::statfs(place).or_fault(FaultCode::Isolation, format_args!("look at {shown}"))?;
+    let page = u64::try_from(found.f_bsize).unwrap_or(PAGE);
+    let expected = size.max(1).div_ceil(page);
+    if u64::try_from(found.f_type) == Ok(TMPFS) && found.f_blocks == expected {
+        return Ok(());
+    }
+    let message = format!(
+        "{shown} should be {expected} pages of memory and is {} of file system {:#x}",
+        found.f_blocks, found.f_type
+    );
+    Err(Fault::new(FaultCode::LimitDiffers, message))
 }
 
 /// Makes `root` the root, and lets go of the machine's.
@@ -128,7 +184,7 @@ fn hand_over(plan: &JobPlan, secrets: &BTreeMap<SecretName, SecretValue>, target
         plan,
         target,
         2 * (SECRETS_LIMIT as u64 + (MOST_SECRETS as u64) * PAGE),
-        "0500",
+        0o500,
         INERT,
     )?;
     let write = |name: &SecretName, value: &SecretValue| -> std::io::Result<()> {
@@ -149,9 +205,11 @@ fn hand_over(plan: &JobPlan, secrets: &BTreeMap<SecretName, SecretValue>, target
 }
 
 /// An empty place to write. Swapping it out would put what a tenant wrote on the owner's disk: refused where the kernel can.
-fn tmpfs(plan: &JobPlan, target: &Path, size: u64, mode: &str, flags: MountFlags) -> Result<(), Fault> {
+fn tmpfs(plan: &JobPlan, target: &Path, size: u64, mode: u32, flags: MountFlags) -> Result<(), Fault> {
     let (user, group) = (owner(plan, plan.program.user)?, owner(plan, plan.program.group)?);
-    let base = format!("size={size},nr_inodes={MOST_INODES},mode={mode},uid={user},gid={group}");
+    // None at all would be no limit.
+    let size = size.max(1);
+    let base = format!("size={size},nr_inodes={MOST_INODES},mode={mode:o},uid={user},gid={group}");
     let with = |options: CString| rustix::mount::mount("tmpfs", target, "tmpfs", flags, options.as_c_str());
     let first = with(options(format!("{base},noswap"))?);
     let mounted = if first == Err(rustix::io::Errno::INVAL) {
@@ -213,7 +271,7 @@ fn devices(plan: &JobPlan, dev: &Path) -> Result<(), Fault> {
     }
     let shm = dev.join("shm");
     fs::create_dir(&shm).or_fault(FaultCode::Isolation, what)?;
-    tmpfs(plan, &shm, plan.limits.shm_size.0, "1777", INERT)?;
+    tmpfs(plan, &shm, plan.limits.shm_size.0, 0o1777, INERT)?;
     let closed = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOEXEC;
     rustix::mount::mount_remount(dev, closed, c"").or_fault(FaultCode::Isolation, "make /dev read only")
 }

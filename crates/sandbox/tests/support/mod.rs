@@ -117,6 +117,7 @@ impl Stage {
                 log: Bytes::from_mib(1),
                 wall_ms: Millis::from_secs(120),
                 output: Bytes::from_mib(32),
+                disk: None,
             },
             inputs: None,
             resume_from: None,
@@ -407,7 +408,7 @@ pub(crate) fn assert_nothing_left(plan: &JobPlan) {
         !mounts.contains(plan.scratch.to_str().unwrap()),
         "a mount is left:\n{mounts}"
     );
-    for name in ["root", "top"] {
+    for name in ["root", "top", "disk", "disk.img"] {
         assert!(
             !plan.scratch.join(name).exists(),
             "{name} is left in the scratch folder"

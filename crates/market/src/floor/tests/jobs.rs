@@ -8,7 +8,7 @@ const START: i64 = 10_000_000;
 #[test]
 fn a_waiting_job_says_why_and_what_would_start_it() {
     type Setup = fn(&mut World);
-    let cases: [(&str, JobSpec, Setup); 8] = [
+    let cases: [(&str, JobSpec, Setup); 9] = [
         ("no card is connected", spec(), |_| ()),
         ("no card is connected", spec(), |world| {
             let machine = world.machine(300_000);
@@ -42,6 +42,14 @@ fn a_waiting_job_says_why_and_what_would_start_it() {
             "no machine with a card that fits has 64.0 GB of main memory for jobs: the most is 16.0 GB",
             JobSpec {
                 memory: Bytes::from_gib(64),
+                ..spec()
+            },
+            |world| drop(world.machine(300_000)),
+        ),
+        (
+            "no machine with a card that fits has a disk for scratch: ask for no more of it than of memory, in which it then lies",
+            JobSpec {
+                scratch: Some(Bytes::from_gib(64)),
                 ..spec()
             },
             |world| drop(world.machine(300_000)),
@@ -394,4 +402,18 @@ fn bad_requests_change_nothing_and_say_what_to_do() {
         assert_eq!(refusal.code(), code, "{refusal}");
     }
     assert!(empty.records.is_empty());
+}
+
+#[test]
+fn scratch_that_fits_into_memory_needs_no_disk_and_more_goes_where_there_is_one() {
+    use sela_protocol::node::Scratch;
+    let memory = Bytes::from_gib(2);
+    for (scratch, asked, holds) in [
+        (Scratch::Memory, memory, true),
+        (Scratch::Memory, Bytes(memory.0 + 1), false),
+        (Scratch::Unknown, Bytes(memory.0 + 1), false),
+        (Scratch::EncryptedDisk, Bytes::from_gib(64), true),
+    ] {
+        assert_eq!(scratch.holds(asked, memory), holds, "{scratch:?} {asked}");
+    }
 }

@@ -205,6 +205,7 @@ impl World {
                 isolation: Isolation::LabCgroupV1,
                 architecture: "amd64".into(),
                 memory: Bytes::from_gib(16),
+                scratch: sela_protocol::node::Scratch::Memory,
                 agent_version: "0.1.0".into(),
             },
         );
