@@ -21,7 +21,9 @@ pub fn hold(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(tape.rest()) else {
         return;
     };
-    memory::at_most((64 << 10) + text.len() * 128, || {
+    // A key with many dots is a table for each of its parts, in the TOML library as in ours.
+    let per_byte = if toml { 2_048 } else { 128 };
+    memory::at_most((64 << 10) + text.len() * per_byte, || {
         if toml { from_toml(text) } else { from_json(text) }
     });
 }

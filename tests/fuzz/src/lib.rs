@@ -4,6 +4,9 @@
 pub mod documents;
 pub mod job_specs;
 pub mod layer;
+pub mod local_api;
 pub mod memory;
+pub mod node_frames;
+pub mod proxy;
 pub mod seeds;
 mod tape;

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc};
 
 /// What a connection in memory holds on its way.
 const PIPE: usize = 64 << 10;
@@ -27,7 +27,6 @@ const PORT: u16 = 7351;
 /// The interface, to be asked in memory.
 #[derive(Debug)]
 pub struct LocalInterface {
-    runtime: tokio::runtime::Runtime,
     store: Store,
 }
 
@@ -44,11 +43,10 @@ impl LocalInterface {
     /// Opens one with a store in `folder`.
     ///
     /// # Errors
-    /// Where the store or the runtime cannot be opened.
+    /// Where the store cannot be opened.
     pub fn open(folder: &Path) -> anyhow::Result<Self> {
         let (store, _, _) = Store::open(folder, None, || sela_protocol::units::UtcMs(0))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { runtime, store })
+        Ok(Self { store })
     }
 
     /// Sends `bytes` over one connection: to the socket where `token` is `None`, else to the port 7351 that is guarded by it. The core
@@ -57,26 +55,34 @@ impl LocalInterface {
     /// # Panics
     /// If a command is not answered.
     pub fn ask(&self, bytes: &[u8], token: Option<&str>) -> Answered {
-        self.runtime.block_on(async {
-            let (asks, asked) = mpsc::channel(8);
-            let (events, _) = broadcast::channel(4);
-            let agent = Agent {
-                asks,
-                events,
-                store: self.store.reader().expect("open while this lives"),
-                doctor: Arc::new(Vec::new),
-            };
-            let open = routes::router(agent);
-            let router = match token {
-                Some(token) => guarded(open, &[], &House::new(PORT, token)),
-                None => open,
-            };
-            let core = tokio::spawn(core(asked));
+        let (asks, asked) = mpsc::channel(8);
+        let (events, _) = broadcast::channel(4);
+        let agent = Agent {
+            asks,
+            events,
+            store: self.store.reader().expect("open while this lives"),
+            doctor: Arc::new(Vec::new),
+        };
+        let open = routes::router(agent);
+        let router = match token {
+            Some(token) => guarded(open, &[], &House::new(PORT, token)),
+            None => open,
+        };
+        // One for each connection: what still waits for an event when the peer is gone ends with it, not at the next sign of life.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("the system gives an event loop");
+        let (seen, commands) = std::sync::mpsc::channel();
+        let answer = runtime.block_on(async {
+            let core = tokio::spawn(core(asked, seen));
             let answer = converse(router, bytes).await;
-            // The router is gone with the connection, and with it the way to the core.
-            let commands = core.await.expect("the core does not panic");
-            Answered { answer, commands }
-        })
+            assert!(!core.is_finished(), "the core ended before the connection did");
+            answer
+        });
+        drop(runtime);
+        Answered {
+            answer,
+            commands: commands.iter().collect(),
+        }
     }
 }
 
@@ -102,9 +108,8 @@ impl axum::serve::Listener for Once {
 async fn converse(router: Router, mut left: &[u8]) -> Vec<u8> {
     let (mut client, server) = tokio::io::duplex(PIPE);
     let slow = reads_the_store(left);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let served = axum::serve(Once(Some(server)), router).with_graceful_shutdown(async { drop(stopped.await) });
-    let served = tokio::spawn(async move { served.await });
+    let served = axum::serve(Once(Some(server)), router);
+    tokio::spawn(async move { drop(served.await) });
     let mut answer = Vec::new();
     let mut idle = 0;
     while idle < IDLE {
@@ -128,9 +133,6 @@ async fn converse(router: Router, mut left: &[u8]) -> Vec<u8> {
             None => {}
         }
     }
-    drop(client);
-    drop(stop);
-    drop(served.await);
     answer
 }
 
@@ -141,15 +143,14 @@ fn reads_the_store(bytes: &[u8]) -> bool {
         .any(|path| bytes.windows(path.len()).any(|window| window == path.as_bytes()))
 }
 
-/// Answers as the agent's loop does, and gives the commands that came.
-async fn core(mut asked: mpsc::Receiver<Ask>) -> Vec<Command> {
+/// Answers as the agent's loop does, and tells the commands that came.
+async fn core(mut asked: mpsc::Receiver<Ask>, seen: std::sync::mpsc::Sender<Command>) {
     let mut state = State::new(Policy::default(), sela_clock::now());
-    let mut commands = Vec::new();
     while let Some(ask) = asked.recv().await {
         match ask {
             Ask::Snapshot { reply } => drop(reply.send(Box::new(state.snapshot(sela_clock::now())))),
             Ask::Command { command, reply } => {
-                commands.push(command.clone());
+                drop(seen.send(command.clone()));
                 let effects = state.step(sela_clock::now(), Input::Command { request: 1, command });
                 let answer = effects.into_iter().find_map(|effect| {
                     if let Effect::Reply { reply, .. } = effect {
@@ -161,5 +162,4 @@ async fn core(mut asked: mpsc::Receiver<Ask>) -> Vec<Command> {
             }
         }
     }
-    commands
 }
