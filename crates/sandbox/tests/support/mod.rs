@@ -215,6 +215,23 @@ pub(crate) struct Watched {
     pub(crate) seen: Vec<Report>,
     /// Whether grants are given.
     pub(crate) lives: bool,
+    /// Last, since fields are dropped in order: the keeper ends once nobody is at its other ends.
+    _gone: Gone,
+}
+
+/// Waits for the keeper of a test that ends before it, failed or not: an account that is written while the test's folder is being
+/// removed would stay, and the folder with it.
+struct Gone(u32);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        let stat = format!("/proc/{}/stat", self.0);
+        let lives = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let patience = std::time::Instant::now() + Duration::from_secs(20);
+        while lives() && std::time::Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 impl Watched {
@@ -238,6 +255,7 @@ impl Watched {
             keeper,
             seen: Vec::new(),
             lives: true,
+            _gone: Gone(keeper),
         }
     }
 
