@@ -2,6 +2,7 @@
 //! prints, and where failures become exit codes (conventions.md: 0 done, 1 failed, 2 usage, 3 not running, 4 refused, 5
 //! unavailable).
 
+use crate::collect::Room;
 use crate::keys::{self, OPERATOR_KEY_FILE, Secret};
 use crate::logs::LOG_LIMIT;
 use crate::serve::{self, ADDRESS_FILE, Settings, StartError};
@@ -15,7 +16,7 @@ use sela_protocol::money::Micros;
 use sela_protocol::tenant::{
     Deposit, LedgerCheck, NewOwner, NewTenant, NodeView, OwnerInvited, TenantAccount, TenantCreated,
 };
-use sela_protocol::units::Bytes;
+use sela_protocol::units::{Bytes, Millis};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::IsTerminal;
@@ -63,6 +64,12 @@ struct ServeArguments {
     /// Most bytes that one blob may have.
     #[arg(long, default_value_t = 64 << 30, value_name = "BYTES")]
     blob_limit: u64,
+    /// Most bytes that one tenant may have stored; what its jobs make counts, and is taken in any case.
+    #[arg(long, default_value_t = 256 << 30, value_name = "BYTES")]
+    tenant_quota: u64,
+    /// How long a blob is kept after it was last put, stored by a job or named by one; longer as long as an unfinished job needs it.
+    #[arg(long, default_value_t = 14, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_blobs_days: u32,
     /// Blobs are refused when less than this is free on the disk, so that the ledger can go on.
     #[arg(long, default_value_t = 512 << 20, value_name = "BYTES")]
     free_floor: u64,
@@ -208,6 +215,10 @@ async fn run_exchange(arguments: ServeArguments) -> Result<(), Failure> {
         name: arguments.name,
         fee_basis_points: arguments.fee_bp,
         blob_limit: Bytes(arguments.blob_limit),
+        room: Room {
+            quota: Bytes(arguments.tenant_quota),
+            keep: Millis::from_secs(u64::from(arguments.keep_blobs_days) * 86_400),
+        },
         log_limit: LOG_LIMIT,
         free_floor: Bytes(arguments.free_floor),
         pace: Pace::default(),

@@ -3,6 +3,7 @@
 
 mod blobs;
 mod cli;
+mod collect;
 mod door;
 mod floor_loop;
 mod keys;

@@ -2,6 +2,7 @@
 //! Everything that can be refused is refused before the first request is taken.
 
 use crate::blobs::BlobFolder;
+use crate::collect::{Room, collect_for_ever};
 use crate::door::{Arrival, door};
 use crate::floor_loop::FloorLoop;
 use crate::keys;
@@ -50,6 +51,8 @@ pub(crate) struct Settings {
     pub(crate) fee_basis_points: u32,
     /// Most that one blob may be.
     pub(crate) blob_limit: Bytes,
+    /// How much tenants may store, and for how long.
+    pub(crate) room: Room,
     /// Most that one log may be.
     pub(crate) log_limit: Bytes,
     /// Blobs are refused when less than this is free on the disk.
@@ -139,11 +142,14 @@ pub(crate) async fn start(settings: Settings) -> anyhow::Result<Running> {
         operator,
         vault_key,
         settings.blob_limit,
+        settings.room,
         host,
         stopping.clone(),
     ));
     let serving = axum::serve(listener, router(Arc::clone(&exchange))).with_graceful_shutdown(until_true(stopping));
     let server = tokio::spawn(async move { serving.await });
+    // It ends by itself when the exchange stops.
+    drop(tokio::spawn(collect_for_ever(Arc::clone(&exchange))));
     write_address(&data, address).context("the address could not be written to the data folder")?;
     Ok(Running {
         address,
@@ -170,6 +176,12 @@ impl Running {
         ended
             .err()
             .unwrap_or_else(|| anyhow::anyhow!("a part of the exchange ended by itself"))
+    }
+
+    /// Everything that requests share, for tests that look into it.
+    #[cfg(test)]
+    pub(crate) fn exchange(&self) -> &Arc<Exchange> {
+        &self.exchange
     }
 
     /// The database, for tests that look into it.

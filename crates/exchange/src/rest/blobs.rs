@@ -2,6 +2,7 @@
 //! nothing.
 
 use crate::blobs::Received;
+use crate::collect::{self, KeepError};
 use crate::rest::problem::Refused;
 use crate::rest::{Exchange, Shared, Tenant, TenantOrHolder, in_path};
 use crate::store::blob_owners::{self, BlobOwner};
@@ -35,21 +36,13 @@ pub(super) async fn put(
     body: Body,
 ) -> Result<(StatusCode, Json<Stored>), Refused> {
     let blob: BlobId = in_path(&address)?;
+    if let Err(refused) = refuse_where_full(&exchange, tenant, blob).await {
+        drain(body.into_data_stream()).await;
+        return Err(refused);
+    }
     let received = receive(&exchange, blob, exchange.blob_limit, &headers, body).await?;
     let size = received.size();
-    let settling = exchange.settling.read().await;
-    exchange.blobs.put_in_place(received).await?;
-    let owner = BlobOwner { blob, tenant, size };
-    let now = sela_clock::now().utc_ms;
-    let kept = exchange
-        .store
-        .run(move |connection| blob_owners::keep(connection, &owner, now))
-        .await;
-    drop(settling);
-    if let Err(error) = kept {
-        remove_if_unowned(&exchange, blob).await;
-        return Err(error.into());
-    }
+    collect::keep_for_tenant(&exchange, received, BlobOwner { blob, tenant, size }).await?;
     Ok((StatusCode::CREATED, Json(Stored { blob, bytes: size.0 })))
 }
 
@@ -68,6 +61,19 @@ pub(super) async fn get(
         return Err(not_yours(blob));
     }
     blob_body(&exchange, blob, "application/octet-stream").await
+}
+
+/// Refuses before anything is received where nothing would be kept; the exact sum is made when it has come.
+async fn refuse_where_full(exchange: &Exchange, tenant: TenantId, blob: BlobId) -> Result<(), Refused> {
+    let found = exchange.store.run(move |connection| {
+        let known = blob_owners::owns(connection, tenant, blob)?;
+        Ok((known, blob_owners::stored(connection, tenant)?))
+    });
+    let quota = exchange.room.quota;
+    match found.await? {
+        (false, stored) if stored >= quota => Err(KeepError::OverQuota { stored, quota }.into()),
+        (true | false, _) => Ok(()),
+    }
 }
 
 /// Whether a tenant has put a blob, or one of its jobs did.
@@ -127,24 +133,6 @@ fn refuse_announced(headers: &HeaderMap, limit: Bytes) -> Result<(), Refused> {
             limit.0
         ))),
         Some(_) | None => Ok(()),
-    }
-}
-
-/// A blob that nobody owns is removed again, so that what was refused leaves nothing behind.
-pub(super) async fn remove_if_unowned(exchange: &Exchange, blob: BlobId) {
-    let _nobody_settles = exchange.settling.write().await;
-    let owned = exchange
-        .store
-        .run(move |connection| blob_owners::is_owned(connection, blob))
-        .await;
-    match owned {
-        Ok(true) => {}
-        Ok(false) => {
-            if let Err(error) = exchange.blobs.remove(blob).await {
-                tracing::warn!(%blob, %error, "a refused blob could not be removed");
-            }
-        }
-        Err(error) => tracing::warn!(%blob, %error, "whether a refused blob is owned could not be looked up"),
     }
 }
 

@@ -1,9 +1,10 @@
 //! What tenants do: submit jobs, watch and cancel them, read their logs and results.
 
+use crate::collect::wants;
 use crate::door::{Along, Once};
 use crate::keys;
 use crate::logs::LogStream;
-use crate::rest::blobs::{blob_body, owned};
+use crate::rest::blobs::blob_body;
 use crate::rest::problem::Refused;
 use crate::rest::{Exchange, Shared, Tenant, in_path, query, written_body};
 use crate::store::confidential;
@@ -63,7 +64,7 @@ pub(super) async fn submit(
         secrets,
     } = submission;
     for (field, blob) in blobs_of(&spec) {
-        if !owned(&exchange, tenant, blob).await? {
+        if !wants(&exchange, tenant, blob).await? {
             return Err(Refused::unprocessable(
                 "blob_not_stored",
                 format!(

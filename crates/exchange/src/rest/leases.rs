@@ -1,8 +1,8 @@
 //! What a node does over HTTP with a lease's token: store checkpoints and results, and send what the job prints.
 
-use crate::door::Along;
+use crate::collect;
 use crate::logs::{LOG_REPLY_LIMIT, LogStream};
-use crate::rest::blobs::{receive, remove_if_unowned};
+use crate::rest::blobs::receive;
 use crate::rest::problem::Refused;
 use crate::rest::{Holder, Shared, in_path, limited_body, query};
 use crate::store::blob_owners::BlobOwner;
@@ -12,7 +12,6 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use sela_market::floor::LeaseAccess;
-use sela_market::input::Ask;
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::LeaseId;
 use sela_protocol::tenant::{LogPosition, Stored};
@@ -38,15 +37,7 @@ pub(super) async fn put_blob(
         .ok_or_else(|| Refused::internal(&"a lease without a job"))?;
     let received = receive(&exchange, blob, limit, &headers, body).await?;
     let size = received.size();
-    let settling = exchange.settling.read().await;
-    exchange.blobs.put_in_place(received).await?;
-    let along = Along::BlobOwner(BlobOwner { blob, tenant, size });
-    let kept = exchange.door.ask(Ask::KeepBlob { lease, blob }, Some(along)).await;
-    drop(settling);
-    if let Err(error) = kept {
-        remove_if_unowned(&exchange, blob).await;
-        return Err(error.into());
-    }
+    collect::keep_for_lease(&exchange, received, BlobOwner { blob, tenant, size }, lease).await?;
     Ok((StatusCode::CREATED, Json(Stored { blob, bytes: size.0 })))
 }
 

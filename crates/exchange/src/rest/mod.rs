@@ -8,6 +8,7 @@ mod leases;
 mod problem;
 
 use crate::blobs::BlobFolder;
+use crate::collect::Room;
 use crate::door::Door;
 use crate::logs::LogFolder;
 use crate::rest::problem::Refused;
@@ -54,6 +55,8 @@ pub(crate) struct Exchange {
     pub(crate) vault_key: VaultKey,
     /// Most that one blob may be.
     pub(crate) blob_limit: Bytes,
+    /// How much tenants may store, and for how long.
+    pub(crate) room: Room,
     /// What nodes are told.
     pub(crate) host: Host,
     /// Turns true when the exchange stops: streams end then.
@@ -81,6 +84,7 @@ impl Exchange {
         operator: SecretHash,
         vault_key: VaultKey,
         blob_limit: Bytes,
+        room: Room,
         host: Host,
         stopping: watch::Receiver<bool>,
     ) -> Self {
@@ -92,6 +96,7 @@ impl Exchange {
             operator,
             vault_key,
             blob_limit,
+            room,
             host,
             stopping,
             settling: RwLock::new(()),

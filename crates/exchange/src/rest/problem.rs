@@ -2,6 +2,7 @@
 //! that says what happened and what to do.
 
 use crate::blobs::BlobError;
+use crate::collect::KeepError;
 use crate::door::{AskError, Stopping};
 use crate::logs::LogError;
 use crate::store::StoreError;
@@ -131,6 +132,18 @@ impl From<StoreError> for Refused {
             | StoreError::Refused(_)
             | StoreError::Damaged(_)
             | StoreError::Sqlite(_) => Self::internal(&error),
+        }
+    }
+}
+
+impl From<KeepError> for Refused {
+    fn from(error: KeepError) -> Self {
+        match error {
+            KeepError::Blob(error) => error.into(),
+            KeepError::Store(error) => error.into(),
+            KeepError::Ask(error) => error.into(),
+            KeepError::OverQuota { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, "quota_used", error.to_string()),
+            KeepError::Stopping => Self::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", error.to_string()),
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::store::StoreError;
 use rusqlite::{Connection, TransactionBehavior};
 
 /// Each step's SQL; the first is number 1. `PRAGMA user_version` says how many a file has been through.
-const STEPS: &[&str] = &[RECORDS_LEDGER_BLOBS, CONFIDENTIAL];
+const STEPS: &[&str] = &[RECORDS_LEDGER_BLOBS, CONFIDENTIAL, BLOBS_BY_TENANT];
 
 /// How the books are held by the database itself, whatever the program does:
 /// - records, transfers and postings can be added, never changed, removed or replaced;
@@ -95,6 +95,11 @@ CREATE TABLE confidential (
     job TEXT PRIMARY KEY,
     sealed BLOB NOT NULL
 ) STRICT;
+";
+
+/// How much a tenant has stored is asked for with each blob that it puts.
+const BLOBS_BY_TENANT: &str = "
+CREATE INDEX blob_owners_by_tenant ON blob_owners (tenant, bytes);
 ";
 
 /// Takes the file through the steps that it has not been through, all or none.

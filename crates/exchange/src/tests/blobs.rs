@@ -1,10 +1,15 @@
 //! Blobs over HTTP: who may put and get what, and that a refused one leaves nothing.
 
+use super::client::job_spec;
 use super::{Lab, files_under};
+use crate::collect::{collect, keep_for_tenant};
+use crate::store::blob_owners::BlobOwner;
 use reqwest::Method;
 use sela_protocol::blob::BlobId;
-use sela_protocol::tenant::Stored;
-use sela_protocol::units::Bytes;
+use sela_protocol::tenant::{Stored, Submitted};
+use sela_protocol::units::{Bytes, Millis};
+use std::task::Poll;
+use std::time::Duration;
 
 #[tokio::test]
 async fn a_tenant_gets_what_it_put_and_nobody_else_does() {
@@ -77,4 +82,88 @@ async fn a_blob_that_a_killed_exchange_left_without_an_owner_is_swept_at_the_sta
     assert_eq!(files_under(&lab.folder.path().join("blobs")), 1);
     let alice = crate::tests::client::Rest::new(lab.address(), alice.key());
     assert_eq!(alice.get(&format!("/v1/blobs/{kept}")).await.body, b"kept");
+}
+
+#[tokio::test]
+async fn a_tenant_that_has_used_its_quota_puts_nothing_more_and_takes_no_room_from_others() {
+    let lab = Lab::start_with(|settings| settings.room.quota = Bytes(20)).await;
+    let (alice, _) = lab.operator.new_tenant(1).await;
+    let (bob, _) = lab.operator.new_tenant(1).await;
+    let put = async |tenant: &super::client::Rest, bytes: &'static str| {
+        let path = format!("/v1/blobs/{}", BlobId::of(bytes.as_bytes()));
+        tenant.send(Method::PUT, &path, bytes).await
+    };
+    alice.put_blob(b"twelve bytes").await;
+    let reply = put(&alice, "nine more").await;
+    reply.refused(413, "quota_used");
+    assert!(
+        reply.problem().1.contains("12 bytes are stored"),
+        "{}",
+        reply.problem().1
+    );
+    assert_eq!(
+        files_under(&lab.folder.path().join("blobs")),
+        1,
+        "nothing is left of it"
+    );
+    alice.put_blob(b"twelve bytes").await;
+    alice.put_blob(b"8 bytes.").await;
+    put(&alice, "1").await.refused(413, "quota_used");
+    bob.put_blob(b"nine more").await;
+}
+
+#[tokio::test]
+async fn what_no_job_needs_any_more_is_forgotten_in_time_and_what_one_needs_is_not() {
+    let lab = Lab::start().await;
+    let (alice, _) = lab.operator.new_tenant(1).await;
+    let image = alice.put_blob(b"an image").await;
+    let unused = alice.put_blob(b"unused").await;
+    let submitted: Submitted = alice.post("/v1/jobs", &job_spec(image)).await.json();
+    let keep = lab.running.exchange().room.keep;
+    let long_after = sela_clock::now().utc_ms.plus(keep).plus(Millis(60_000));
+    let collected = collect(lab.running.exchange(), long_after).await.expect("looked");
+    assert_eq!(collected, 1);
+    alice
+        .get(&format!("/v1/blobs/{unused}"))
+        .await
+        .refused(404, "unknown_blob");
+    assert_eq!(alice.get(&format!("/v1/blobs/{image}")).await.body, b"an image");
+    assert_eq!(files_under(&lab.folder.path().join("blobs")), 1);
+    let reply = alice.post("/v1/jobs", &job_spec(unused)).await;
+    reply.refused(422, "blob_not_stored");
+
+    let path = format!("/v1/jobs/{}/cancel", submitted.job);
+    assert_eq!(alice.send(Method::POST, &path, "").await.status, 200);
+    let soon = sela_clock::now().utc_ms;
+    assert_eq!(
+        collect(lab.running.exchange(), soon).await.expect("looked"),
+        0,
+        "not yet"
+    );
+    assert_eq!(collect(lab.running.exchange(), long_after).await.expect("looked"), 1);
+    assert_eq!(files_under(&lab.folder.path().join("blobs")), 0);
+}
+
+#[tokio::test]
+async fn a_sender_that_hangs_up_in_the_middle_leaves_no_file_that_is_nobodys() {
+    let lab = Lab::start().await;
+    let (alice, created) = lab.operator.new_tenant(1).await;
+    let exchange = lab.running.exchange();
+    let blob = BlobId::of(b"all of it");
+    let mut body = futures_util::stream::iter([Ok::<_, std::io::Error>(bytes::Bytes::from_static(b"all of it"))]);
+    let received = exchange.blobs.receive(blob, Bytes(9), &mut body).await.expect("came");
+    let owner = BlobOwner {
+        blob,
+        tenant: created.tenant,
+        size: received.size(),
+    };
+    let mut keeping = Box::pin(keep_for_tenant(exchange, received, owner));
+    let begun = std::future::poll_fn(|context| Poll::Ready(keeping.as_mut().poll(context).is_pending()));
+    assert!(begun.await);
+    drop(keeping);
+    let is_kept = async || alice.get(&format!("/v1/blobs/{blob}")).await.status == 200;
+    while !is_kept().await {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(files_under(&lab.folder.path().join("blobs")), 1);
 }

@@ -8,13 +8,14 @@ mod path;
 mod sessions;
 mod starting;
 
+use crate::collect::Room;
 use crate::keys;
 use crate::serve::{Running, Settings, start};
 use crate::session::socket::Pace;
 use client::Rest;
 use sela_protocol::id::JobId;
 use sela_protocol::tenant::LedgerCheck;
-use sela_protocol::units::Bytes;
+use sela_protocol::units::{Bytes, Millis};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -86,6 +87,10 @@ fn settings(data: &Path) -> Settings {
         name: "a lab".to_owned(),
         fee_basis_points: 1_000,
         blob_limit: Bytes::from_mib(1),
+        room: Room {
+            quota: Bytes::from_mib(64),
+            keep: Millis::from_secs(1_000),
+        },
         log_limit: Bytes(1_000),
         free_floor: Bytes(0),
         pace: Pace::default(),

@@ -60,6 +60,25 @@ impl Floor {
         unfinished.map(|(id, _)| *id).collect()
     }
 
+    /// The blobs that jobs which have not ended need: their images and inputs, the checkpoints that they go on from, and what their
+    /// open leases have stored. Whoever removes one of these makes a job fail that was paid for.
+    pub fn blobs_in_use(&self) -> BTreeSet<BlobId> {
+        let unfinished = self.books.jobs.values().filter(|job| job.end.is_none());
+        let mut needed = BTreeSet::new();
+        for job in unfinished {
+            needed.extend(job.spec.inputs.iter().map(|input| input.blob));
+            if let ImageSource::Archive { blob } = &job.spec.image {
+                needed.insert(*blob);
+            }
+            needed.extend(job.checkpoint);
+            if let Some(lease) = self.books.current_lease(job) {
+                needed.extend(lease.started_from);
+                needed.extend(&lease.blobs);
+            }
+        }
+        needed
+    }
+
     /// What a lease's token opens; `None` for an unknown one and once the lease is over.
     pub fn lease_access(&self, token: &str) -> Option<LeaseAccess> {
         let lease = self.books.lease_by_token(SecretHash::of(token))?;
