@@ -98,6 +98,7 @@ fn a_node_cannot_fill_the_memory_with_offers_of_cards_that_come_and_go() {
             isolation: Isolation::LabCgroupV1,
             architecture: "amd64".into(),
             memory: Bytes::from_gib(16),
+            scratch: sela_protocol::node::Scratch::Memory,
             agent_version: "0.1.0".into(),
         };
         world.say(&machine, capability);
