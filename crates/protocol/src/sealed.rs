@@ -73,9 +73,47 @@ impl From<SealError> for io::Error {
 /// Seals what is written to it. Nothing of the last piece is written before [`Sealing::finish`], and without it the rest does not open.
 pub struct Sealing<W> {
     inner: W,
-    stream: EncryptorBE32<XChaCha20Poly1305>,
-    associated: Vec<u8>,
+    pieces: Pieces<EncryptorBE32<XChaCha20Poly1305>>,
     piece: Zeroizing<Vec<u8>>,
+}
+
+/// The cipher, for what is written and read in pieces. Its functions know neither writer nor reader, so that they are made once, in this
+/// crate, which debug builds optimise: unoptimised the cipher is a hundred times slower than a disk.
+struct Pieces<S> {
+    stream: S,
+    associated: Vec<u8>,
+}
+
+impl Pieces<EncryptorBE32<XChaCha20Poly1305>> {
+    #[inline(never)]
+    fn next(&mut self, piece: &[u8]) -> Result<Vec<u8>, SealError> {
+        let aad = &self.associated;
+        let sealed = self.stream.encrypt_next(Payload { msg: piece, aad });
+        sealed.map_err(|_| SealError::TooLong)
+    }
+
+    #[inline(never)]
+    fn last(self, piece: &[u8]) -> Result<Vec<u8>, SealError> {
+        let aad = &self.associated;
+        let sealed = self.stream.encrypt_last(Payload { msg: piece, aad });
+        sealed.map_err(|_| SealError::TooLong)
+    }
+}
+
+impl Pieces<DecryptorBE32<XChaCha20Poly1305>> {
+    #[inline(never)]
+    fn next(&mut self, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        let aad = &self.associated;
+        let opened = self.stream.decrypt_next(Payload { msg: sealed, aad });
+        opened.map_err(|_| SealError::NotAuthentic)
+    }
+
+    #[inline(never)]
+    fn last(self, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+        let aad = &self.associated;
+        let opened = self.stream.decrypt_last(Payload { msg: sealed, aad });
+        opened.map_err(|_| SealError::NotAuthentic)
+    }
 }
 
 impl<W> std::fmt::Debug for Sealing<W> {
@@ -94,8 +132,10 @@ impl<W: Write> Sealing<W> {
         inner.write_all(drawn)?;
         Ok(Self {
             inner,
-            stream: EncryptorBE32::new(&(*key.bytes()).into(), &(*drawn).into()),
-            associated: purpose.associated(),
+            pieces: Pieces {
+                stream: EncryptorBE32::new(&(*key.bytes()).into(), &(*drawn).into()),
+                associated: purpose.associated(),
+            },
             piece: Zeroizing::new(Vec::with_capacity(PIECE)),
         })
     }
@@ -105,11 +145,7 @@ impl<W: Write> Sealing<W> {
     /// # Errors
     /// Where `inner` does not take it.
     pub fn finish(mut self) -> io::Result<W> {
-        let payload = Payload {
-            msg: &self.piece,
-            aad: &self.associated,
-        };
-        let sealed = self.stream.encrypt_last(payload).map_err(|_| SealError::TooLong)?;
+        let sealed = self.pieces.last(&self.piece)?;
         self.inner.write_all(&sealed)?;
         Ok(self.inner)
     }
@@ -119,11 +155,7 @@ impl<W: Write> Write for Sealing<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // A full piece is written only when more comes: until then it may be the last.
         if self.piece.len() == PIECE && !bytes.is_empty() {
-            let payload = Payload {
-                msg: &self.piece,
-                aad: &self.associated,
-            };
-            let sealed = self.stream.encrypt_next(payload).map_err(|_| SealError::TooLong)?;
+            let sealed = self.pieces.next(&self.piece)?;
             self.inner.write_all(&sealed)?;
             self.piece.clear();
         }
@@ -143,8 +175,7 @@ impl<W: Write> Write for Sealing<W> {
 pub struct Opening<R> {
     inner: R,
     /// `None` after the last piece, or a wrong one.
-    stream: Option<DecryptorBE32<XChaCha20Poly1305>>,
-    associated: Vec<u8>,
+    pieces: Option<Pieces<DecryptorBE32<XChaCha20Poly1305>>>,
     /// What was read of the next piece, and of the byte after it.
     ahead: Vec<u8>,
     piece: Zeroizing<Vec<u8>>,
@@ -176,8 +207,10 @@ impl<R: Read> Opening<R> {
         }
         Ok(Self {
             inner,
-            stream: Some(DecryptorBE32::new(&(*key.bytes()).into(), &drawn.into())),
-            associated: purpose.associated(),
+            pieces: Some(Pieces {
+                stream: DecryptorBE32::new(&(*key.bytes()).into(), &drawn.into()),
+                associated: purpose.associated(),
+            }),
             ahead: Vec::new(),
             piece: Zeroizing::new(Vec::new()),
             given: 0,
@@ -194,7 +227,7 @@ impl<R: Read> Opening<R> {
     }
 
     fn next_piece(&mut self) -> io::Result<()> {
-        let Some(mut stream) = self.stream.take() else {
+        let Some(mut pieces) = self.pieces.take() else {
             return Ok(());
         };
         // One byte more than a piece tells whether another follows.
@@ -202,22 +235,16 @@ impl<R: Read> Opening<R> {
         (&mut self.inner).take(wanted as u64).read_to_end(&mut self.ahead)?;
         let more = self.ahead.len() > PIECE + TAG;
         let length = self.ahead.len().min(PIECE + TAG);
-        let payload = Payload {
-            msg: &self.ahead[..length],
-            aad: &self.associated,
-        };
+        let sealed = &self.ahead[..length];
         let opened = if more {
-            let opened = stream.decrypt_next(payload);
-            self.stream = Some(stream);
+            let opened = pieces.next(sealed);
+            self.pieces = Some(pieces);
             opened
         } else {
-            stream.decrypt_last(payload)
+            pieces.last(sealed)
         };
         self.piece.zeroize();
-        *self.piece = opened.map_err(|_| {
-            self.failed = true;
-            SealError::NotAuthentic
-        })?;
+        *self.piece = opened.inspect_err(|_| self.failed = true)?;
         self.given = 0;
         self.ahead.drain(..length);
         Ok(())
@@ -229,7 +256,7 @@ impl<R: Read> Read for Opening<R> {
         if self.failed {
             return Err(SealError::NotAuthentic.into());
         }
-        while self.given == self.piece.len() && self.stream.is_some() && !buffer.is_empty() {
+        while self.given == self.piece.len() && self.pieces.is_some() && !buffer.is_empty() {
             self.next_piece()?;
         }
         let rest = &self.piece[self.given..];
