@@ -47,6 +47,9 @@ pub(crate) struct Submit {
     /// Main memory, in MiB
     #[arg(long, requires = "image", value_name = "MIB")]
     memory_mib: Option<u64>,
+    /// An encrypted disk for /tmp, /out and /checkpoint, in MiB; without it they lie in memory
+    #[arg(long, requires = "image", value_name = "MIB")]
+    scratch_mib: Option<u64>,
     /// bronze, silver or gold
     #[arg(long, requires = "image")]
     tier: Option<String>,
@@ -177,6 +180,7 @@ impl Submit {
             ("wall_limit_ms", self.wall_limit.map(|span| span.0.into())),
             ("vram", self.vram_mib.map(|size| mib(size).into())),
             ("memory", self.memory_mib.map(|size| mib(size).into())),
+            ("scratch", self.scratch_mib.map(|size| mib(size).into())),
             ("tier", self.tier.clone().map(Value::from)),
             (
                 "checkpoint",
