@@ -12,6 +12,7 @@ pub mod ids;
 pub mod image;
 pub mod keeper;
 mod native;
+pub mod network;
 pub mod probe;
 mod scratch;
 pub mod sweep;

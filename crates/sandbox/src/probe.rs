@@ -221,6 +221,7 @@ fn guarantees(machine: &Machine, layout: CgroupLayout) -> Vec<Guarantee> {
         ("own list of system calls", Enforced),
         ("image read only, by digest", Enforced),
         ("no network", Enforced),
+        ("named hosts only, where a job asked for them", Enforced),
         ("sees its own processes only", Enforced),
         ("sees its own card only", Enforced),
         ("memory limit, scratch included", memory_group),
@@ -378,7 +379,7 @@ mod tests {
             let written: Vec<(&str, &str)> = lines.iter().map(|line| (line[0], line[column])).collect();
             assert_eq!(written, promised);
         }
-        let tests: String = ["walls", "limits", "folders", "life", "cards", "scratch"]
+        let tests: String = ["walls", "limits", "folders", "life", "cards", "scratch", "network/jobs"]
             .map(|name| fs::read_to_string(here.join(format!("tests/{name}.rs"))).unwrap())
             .concat();
         for line in lines.iter().filter(|line| line[3] != "–") {

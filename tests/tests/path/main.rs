@@ -13,6 +13,7 @@ mod disks;
 mod earning;
 mod images;
 mod mouse;
+mod network;
 mod owners;
 mod settings;
 mod strangers;

@@ -100,6 +100,12 @@ const PACKAGES: &[Package] = &[
         TESTS,
     ),
     linux_only(
+        "curl",
+        Probe::Program("curl"),
+        "the ordinary program that reaches a host through a job's proxy",
+        TESTS,
+    ),
+    linux_only(
         "xvfb",
         Probe::Program("Xvfb"),
         "a display of its own to move a mouse on",

@@ -1,10 +1,11 @@
 //! `sela jobs`: what runs on the owner's cards, and what ran.
 
 use super::end::Outcome;
-use super::output::{Output, local, span};
+use super::output::{Output, local, span, transferred};
 use sela_client::Client;
 use sela_protocol::lease::{EndCause, LeasePhase};
 use sela_protocol::local::{JobLine, Page};
+use sela_protocol::network::NetworkUse;
 
 /// Shows the newest page.
 ///
@@ -35,8 +36,29 @@ pub(crate) async fn jobs(agent: &Client, output: &mut Output) -> Outcome {
             line.name.as_deref().unwrap_or("(no name)"),
             span(line.thawed_ms),
         ))?;
+        if let Some(network) = &line.network {
+            output.line(format!("    {}", network_words(network)))?;
+        }
     }
     Ok(())
+}
+
+/// What a job uses of the network, as people say it.
+pub(super) fn network_words(used: &NetworkUse) -> String {
+    let hosts = match used.hosts.as_slice() {
+        [one] => one.clone(),
+        hosts => format!("{} hosts ({})", hosts.len(), hosts.join(", ")),
+    };
+    let passed = format!(
+        "network: {} from and {} to {hosts}",
+        transferred(used.down),
+        transferred(used.up)
+    );
+    match (used.refused, &used.last_refusal) {
+        (0, _) => passed,
+        (count, Some(last)) => format!("{passed}; {count} refused, last: {last}"),
+        (count, None) => format!("{passed}; {count} refused"),
+    }
 }
 
 /// How far a lease is, as people say it.

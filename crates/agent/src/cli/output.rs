@@ -109,6 +109,18 @@ pub(crate) fn gib(bytes: Bytes) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
+/// An amount of transferred bytes, in the decimal units of lines and tariffs.
+pub(crate) fn transferred(bytes: Bytes) -> String {
+    let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
+    match units.into_iter().find(|(_, unit)| bytes.0 >= *unit) {
+        Some((name, unit)) => {
+            let tenths = u128::from(bytes.0) * 10 / u128::from(unit);
+            format!("{}.{} {name}", tenths / 10, tenths % 10)
+        }
+        None => bytes.to_string(),
+    }
+}
+
 /// A moment in local time.
 pub(crate) fn local(moment: UtcMs) -> String {
     jiff::Timestamp::from_millisecond(moment.0).map_or_else(

@@ -109,6 +109,8 @@ fn card_lines(card: &CardState, output: &Output) -> Vec<String> {
     };
     let mut lines = vec![format!("{}  {}  {state}", description.index, marked(description))];
     lines.extend(card.lease.as_ref().map(|lease| format!("   {}", lease_line(lease))));
+    let network = card.lease.as_ref().and_then(|lease| lease.network.as_ref());
+    lines.extend(network.map(|used| format!("   {}", super::jobs::network_words(used))));
     if let Availability::Held { reasons } = &card.availability {
         lines.extend(
             reasons

@@ -62,6 +62,9 @@ pub(crate) struct Submit {
     /// A file under /in: its name there and the address that `sela images push` printed
     #[arg(long, requires = "image", value_name = "PATH=ADDRESS")]
     input: Vec<String>,
+    /// A host that the job may reach, through the node's proxy: example.org, example.org:8443, *.example.org
+    #[arg(long, requires = "image", value_name = "HOST")]
+    host: Vec<String>,
     /// A secret for the job, from the environment variable of that name: the job finds it as the file /run/secrets/NAME
     #[arg(long, value_name = "NAME")]
     secret: Vec<String>,
@@ -182,6 +185,7 @@ impl Submit {
             ("memory", self.memory_mib.map(|size| mib(size).into())),
             ("scratch", self.scratch_mib.map(|size| mib(size).into())),
             ("tier", self.tier.clone().map(Value::from)),
+            ("network", (!self.host.is_empty()).then(|| json!({"hosts": self.host}))),
             (
                 "checkpoint",
                 self.checkpoint_every.map(|span| json!({"interval_ms": span.0})),

@@ -2,6 +2,7 @@
 //! that giving back the card waits for nothing.
 
 use super::fetch::{self, Fetched};
+use super::network::{LeaseNetwork, Told};
 use super::results::{Checkpoints, Results};
 use super::{LeaseOrder, Workshop, card_access, plan};
 use crate::market::{Blobs, LogUpload};
@@ -10,7 +11,7 @@ use sela_protocol::lease::EndCause;
 use sela_protocol::node::Award;
 use sela_protocol::units::{Microseconds, Millis};
 use sela_sandbox::keeper::handle::{self, HandleError, Orders, Reports};
-use sela_sandbox::keeper::wire::{Collected, FaultCode, Order, Report, Stop};
+use sela_sandbox::keeper::wire::{Collected, FaultCode, LogStream, Order, Report, Stop};
 use sela_sandbox::sweep::sweep_lease;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub(super) struct LeaseTask {
     upload: bool,
     /// Why the agent ended the job, if it did.
     told: Option<EndCause>,
+    network: LeaseNetwork,
 }
 
 /// What a job that ran has left.
@@ -44,6 +46,7 @@ impl LeaseTask {
         orders: mpsc::UnboundedReceiver<LeaseOrder>,
         inputs: mpsc::Sender<Input>,
     ) -> Self {
+        let network = LeaseNetwork::new(award.spec.network.clone(), workshop.line.clone());
         Self {
             workshop,
             award,
@@ -52,6 +55,7 @@ impl LeaseTask {
             inputs,
             upload: false,
             told: None,
+            network,
         }
     }
 
@@ -140,6 +144,9 @@ impl LeaseTask {
                 }
                 report = reports.next() => match report {
                     Ok(Some(report)) => {
+                        if matches!(report, Report::Stopped { .. }) {
+                            self.close_network(log).await;
+                        }
                         if let Some(left) = self.hear(report, &mut course, log, checkpoints).await {
                             break left;
                         }
@@ -147,8 +154,10 @@ impl LeaseTask {
                     Ok(None) => break self.keeper_died(&course, "it closed its reports").await,
                     Err(error) => break self.keeper_died(&course, &error.to_string()).await,
                 },
+                told = self.network.next() => self.tell(told, log).await,
             }
         };
+        self.close_network(log).await;
         drop(keeper);
         if let Err(error) = reports.wait().await {
             tracing::warn!(%error, "the keeper could not be waited for");
@@ -171,6 +180,7 @@ impl LeaseTask {
             .map_err(|error| fault(&error))?;
         let plan = plan::plan(&self.workshop, &self.award, fetched, folder, Some(card))?;
         let (mut keeper, reports) = handle::spawn(&self.workshop.program).map_err(|error| fault(&error))?;
+        self.network.open(keeper.door());
         // The core takes no award without it. From here on the keeper has it, and nobody else here.
         let confidential = self.award.confidential.take().map(Box::new);
         let confidential = confidential.ok_or_else(|| fault(&"the award came without a key for what the job makes"))?;
@@ -186,11 +196,18 @@ impl LeaseTask {
         let order = match order {
             LeaseOrder::Grant => Order::Grant,
             // The one cause for which a job is frozen.
-            LeaseOrder::Freeze => Order::Freeze {
-                cause: EndCause::OwnerInput,
-            },
-            LeaseOrder::Thaw => Order::Thaw,
+            LeaseOrder::Freeze => {
+                self.network.halt(true);
+                Order::Freeze {
+                    cause: EndCause::OwnerInput,
+                }
+            }
+            LeaseOrder::Thaw => {
+                self.network.halt(false);
+                Order::Thaw
+            }
             LeaseOrder::Save { grace, cause } => {
+                self.network.halt(false);
                 self.told = Some(cause.clone());
                 Order::Save { cause, grace_ms: grace }
             }
@@ -205,6 +222,20 @@ impl LeaseTask {
             LeaseOrder::Start => return Ok(()),
         };
         keeper.send(&order).await
+    }
+
+    /// What came of the job's connections: to its tenant, and to its owner.
+    async fn tell(&self, told: Told, log: &LogUpload) {
+        match told {
+            Told::Line(line) => log.add(LogStream::Err, line.into_bytes()),
+            Told::Used(used) => self.report(LeaseEvent::Network(used)).await,
+        }
+    }
+
+    async fn close_network(&mut self, log: &LogUpload) {
+        for told in self.network.close() {
+            self.tell(told, log).await;
+        }
     }
 
     /// Takes a report; `Some` with the last one.

@@ -4,6 +4,7 @@
 mod card_access;
 mod fetch;
 mod lease;
+mod network;
 mod plan;
 mod results;
 
@@ -13,11 +14,13 @@ use lease::LeaseTask;
 use sela_core::Input;
 use sela_protocol::id::LeaseId;
 use sela_protocol::lease::EndCause;
+use sela_protocol::network::NetworkShare;
 use sela_protocol::node::Award;
 use sela_protocol::units::Millis;
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::Cache;
 use sela_sandbox::keeper::wire::CgroupPlace;
+use sela_sandbox::network::OwnersLine;
 use sela_sandbox::probe::ScratchKind;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -29,6 +32,8 @@ use tokio::sync::mpsc;
 pub(crate) struct Workshop {
     /// The images' cache.
     pub(crate) cache: Cache,
+    /// What the owner lends of the network, all jobs together.
+    pub(crate) line: OwnersLine,
     /// For transfers.
     pub(crate) http: reqwest::Client,
     /// The folder of all scratch folders.
@@ -93,6 +98,11 @@ impl Jobs {
             leases: HashMap::new(),
             expected: HashMap::new(),
         }
+    }
+
+    /// The owner lends another share of the network: holds for running jobs, too.
+    pub(crate) fn lend(&self, share: NetworkShare) {
+        self.workshop.line.set(share);
     }
 
     /// A lease was decided on: from here on it takes orders, though its fetching may begin later. The owner may want the card

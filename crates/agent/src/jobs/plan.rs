@@ -7,7 +7,8 @@ use sela_protocol::lease::EndCause;
 use sela_protocol::node::Award;
 use sela_protocol::units::Bytes;
 use sela_sandbox::card::CardAccess;
-use sela_sandbox::keeper::wire::{JobPlan, Limits, Program};
+use sela_sandbox::keeper::wire::{Egress, JobPlan, Limits, Program};
+use sela_sandbox::network;
 use sela_sandbox::probe::ScratchKind;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,13 +41,17 @@ pub(super) fn plan(
     let arguments = config.arguments(&spec.command).map_err(|error| EndCause::JobFault {
         message: error.to_string(),
     })?;
+    let egress = match spec.network {
+        None => Egress::None,
+        Some(_) => Egress::Proxy,
+    };
     Ok(JobPlan {
         lease: award.lease,
         job: award.job,
         layers: fetched.image.layers.clone(),
         program: Program {
             arguments,
-            environment: merged(&config.environment, &spec.env),
+            environment: merged(&with_proxy(&config.environment, egress), &spec.env),
             folder: PathBuf::from(&config.working_directory),
             user: config.user.uid,
             group: config.user.gid,
@@ -70,9 +75,19 @@ pub(super) fn plan(
         resume_from: fetched.checkpoint.clone(),
         checkpoint_every_ms: spec.checkpoint.map(|checkpoint| checkpoint.interval_ms),
         card,
+        egress,
         scratch,
         account: account(workshop, award.lease),
     })
+}
+
+/// The image's environment with what leads to the proxy put over it: where the image was built, another proxy may have been.
+fn with_proxy(image: &[(String, String)], egress: Egress) -> Vec<(String, String)> {
+    let proxy = match egress {
+        Egress::None => BTreeMap::new(),
+        Egress::Proxy => network::environment().into_iter().collect(),
+    };
+    merged(image, &proxy)
 }
 
 /// The image's environment with the job's put over it.
@@ -96,5 +111,19 @@ mod tests {
             merged,
             [pair("PATH", "/bin"), pair("MODEL", "large"), pair("SEED", "1")]
         );
+    }
+
+    #[test]
+    fn a_job_with_network_finds_the_proxy_and_not_the_one_that_its_image_was_built_behind() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let image = [pair("HTTPS_PROXY", "http://proxy.example:8080")];
+        assert_eq!(with_proxy(&image, Egress::None), image);
+        let found = with_proxy(&image, Egress::Proxy);
+        assert_eq!(found.iter().filter(|(name, _)| name == "HTTPS_PROXY").count(), 1);
+        for name in ["HTTPS_PROXY", "https_proxy", "http_proxy", "ALL_PROXY"] {
+            assert!(found.contains(&pair(name, "http://127.0.0.1:7352")), "{name}: {found:?}");
+        }
+        let own = BTreeMap::from([pair("HTTPS_PROXY", "")]);
+        assert!(merged(&found, &own).contains(&pair("HTTPS_PROXY", "")), "the job's own word stands");
     }
 }

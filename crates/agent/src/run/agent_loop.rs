@@ -248,6 +248,9 @@ impl AgentLoop {
             Ok(settings) => {
                 let market_changed = settings.market != self.hands.settings.market;
                 let policy = settings.policy.clone();
+                if let Some(jobs) = &self.hands.jobs {
+                    jobs.lend(policy.network.clone());
+                }
                 self.hands.settings = settings;
                 if market_changed {
                     self.hands.connect();

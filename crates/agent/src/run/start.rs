@@ -22,6 +22,7 @@ use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::unpack::UnpackLimits;
 use sela_sandbox::image::{Cache, CacheSettings, RegistryAccess};
 use sela_sandbox::keeper::wire::CgroupPlace;
+use sela_sandbox::network::OwnersLine;
 use sela_sandbox::probe::{Machine, Probe, ScratchKind, probe};
 use sela_sensors::Eyes;
 use sha2::{Digest as _, Sha256};
@@ -218,6 +219,7 @@ async fn workshop(
     let cache = tokio::task::spawn_blocking(move || Cache::open(cache)).await??;
     Ok(Some(Workshop {
         cache,
+        line: OwnersLine::new(settings.policy.network.clone()),
         http: http_client().context("TLS could not be set up")?,
         scratch: paths.scratch(),
         accounts: paths.accounts(),

@@ -7,6 +7,7 @@ use super::{
 use sela_core::{CardPolicy, Policy};
 use sela_protocol::id::GpuUuid;
 use sela_protocol::money::{HourlyPrice, Micros};
+use sela_protocol::network::{HostRule, LEAST_RATE, MOST_RULES, NetworkShare};
 use sela_protocol::units::{Bytes, Celsius, Millis, Percent};
 use sela_protocol::written::{self, Fields, WrittenError};
 use serde::Deserialize;
@@ -30,7 +31,7 @@ fn place(at: &Option<(usize, usize)>) -> String {
 }
 
 const FIELDS: Fields = Fields {
-    names: &["market", "price", "electricity", "presence", "limits", "disk"],
+    names: &["market", "price", "electricity", "presence", "limits", "network", "disk"],
     nested: &[
         ("market", Fields::flat(&["url", "invitation", "name"])),
         ("price", Fields::flat(&["floor", "cards"])),
@@ -51,6 +52,10 @@ const FIELDS: Fields = Fields {
             "limits",
             Fields::flat(&["core_hard_c", "resume_below_c", "job_memory_mib"]),
         ),
+        (
+            "network",
+            Fields::flat(&["hosts", "down_per_s", "up_per_s", "job_bytes"]),
+        ),
         ("disk", Fields::flat(&["budget", "free_floor"])),
     ],
 };
@@ -63,6 +68,7 @@ struct Written {
     electricity: WrittenElectricity,
     presence: WrittenPresence,
     limits: WrittenLimits,
+    network: WrittenNetwork,
     disk: WrittenDisk,
 }
 
@@ -105,6 +111,15 @@ struct WrittenLimits {
     core_hard_c: Option<i32>,
     resume_below_c: Option<i32>,
     job_memory_mib: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WrittenNetwork {
+    hosts: Vec<HostRule>,
+    down_per_s: Option<u64>,
+    up_per_s: Option<u64>,
+    job_bytes: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -165,6 +180,7 @@ impl Written {
                 rest,
                 cards,
                 job_memory,
+                network: self.network.check()?,
             },
             per_kwh: self.electricity.per_kwh,
             disk_budget: self.disk.budget.map_or(DEFAULT_DISK_BUDGET, Bytes),
@@ -253,6 +269,25 @@ impl WrittenMarket {
     }
 }
 
+impl WrittenNetwork {
+    fn check(self) -> Result<NetworkShare, Refusal> {
+        if self.hosts.len() > MOST_RULES {
+            return Err(("network.hosts", format!("at most {MOST_RULES} hosts")));
+        }
+        let default = NetworkShare::default();
+        let rate = |path, written: Option<u64>, default: Bytes| match written.map_or(default, Bytes) {
+            rate if rate < LEAST_RATE => Err((path, format!("at least {} bytes a second", LEAST_RATE.0))),
+            rate => Ok(rate),
+        };
+        Ok(NetworkShare {
+            hosts: self.hosts,
+            down_per_s: rate("network.down_per_s", self.down_per_s, default.down_per_s)?,
+            up_per_s: rate("network.up_per_s", self.up_per_s, default.up_per_s)?,
+            job_bytes: self.job_bytes.map_or(default.job_bytes, Bytes),
+        })
+    }
+}
+
 fn not_negative(path: &'static str, price: HourlyPrice) -> Result<HourlyPrice, Refusal> {
     if price.0 < Micros::ZERO {
         return Err((path, "a price of zero or more per hour".to_owned()));
@@ -324,6 +359,7 @@ mod tests {
         let empty = parse("").expect("defaults");
         assert_eq!(parse(TEMPLATE).expect("the template"), empty);
         assert_eq!(empty.market, None);
+        assert_eq!(empty.policy.network.hosts, [], "no job reaches anything unless its owner says so");
         assert_eq!(empty.policy.rest.floor, DEFAULT_FLOOR);
     }
 
@@ -345,7 +381,8 @@ mod tests {
     fn settings_reach_the_policy() {
         let settings = parse(
             "[market]\nurl = \"http://127.0.0.1:7350\"\n[price]\nfloor = \"0.2\"\n[price.cards]\n\"GPU-1\" = \"0.5\"\n\
-             [presence]\nidle_after_s = 2\nignore_programs = [\"kwin\"]\n[limits]\ncore_hard_c = 70\n",
+             [presence]\nidle_after_s = 2\nignore_programs = [\"kwin\"]\n[limits]\ncore_hard_c = 70\n\
+             [network]\nhosts = [\"*.hf.co\", \"*\"]\nup_per_s = 2048\n",
         )
         .expect("good settings");
         let policy = &settings.policy;
@@ -357,6 +394,9 @@ mod tests {
         assert_eq!(policy.rest.cool_off, Millis(2_000), "cool_off follows idle_after");
         assert_eq!(policy.rest.resume_below, Celsius(52));
         assert_eq!(policy.rest.ignored_programs, ["kwin"]);
+        let network = &policy.network;
+        assert_eq!((network.hosts.len(), network.up_per_s), (2, Bytes(2_048)));
+        assert_eq!(network.down_per_s, NetworkShare::default().down_per_s);
         assert_eq!(settings.market.expect("a market").name, "machine");
     }
 
@@ -380,6 +420,10 @@ mod tests {
             ("[limits]\ncore_hard_c = 300\n", 2, 1, "50 to 110"),
             ("[market]\nurl = \"http://example.org\"\n", 2, 1, "https"),
             ("[market]\nurl = \"ftp://x\"\n", 2, 1, "https"),
+            ("[network]\nhosts = [\"https://hf.co/\"]\n", 2, 9, "write \"hf.co\""),
+            ("[network]\nhosts = [\"10.0.0.1\"]\n", 2, 9, "not on the public internet"),
+            ("[network]\nhost = []\n", 2, 1, "did you mean \"hosts\""),
+            ("[network]\n\nup_per_s = 1\n", 3, 1, "at least 1024"),
         ] {
             let error = parse(text).expect_err(text);
             assert_eq!(error.at, Some((line, column)), "{text}: {error}");

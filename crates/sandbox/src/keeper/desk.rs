@@ -10,7 +10,7 @@ use sela_protocol::units::BootUs;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use zeroize::{Zeroize as _, Zeroizing};
 
 /// Reports that may queue up before a job's output is no longer read, in bytes. The job then waits in its own writes.
@@ -89,6 +89,11 @@ impl Desk {
     /// Whether the pipe from the agent is closed.
     pub(crate) const fn agent_is_gone(&self) -> bool {
         self.agent_gone
+    }
+
+    /// Where orders come from, and where a job's init sends what only the agent gets: see `network::door`.
+    pub(crate) fn agent(&self) -> BorrowedFd<'_> {
+        self.orders.as_fd()
     }
 
     /// Whether there is room for a job's output.
@@ -216,7 +221,8 @@ impl Desk {
         let mut part = [0; 16 << 10];
         while !self.agent_gone {
             match rustix::io::read(&self.orders, &mut part) {
-                Ok(0) => {
+                // A socket whose other end was closed with something unread in it says so in this way.
+                Ok(0) | Err(Errno::CONNRESET) => {
                     self.agent_gone = true;
                     self.heard.push_back(Heard::AgentGone);
                 }

@@ -2,10 +2,14 @@
 //! pipe, which ends the job at once. What to order is the agent's to decide.
 
 use super::wire::{Order, Report};
+use crate::network::Door;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, ChildStdout};
 use zeroize::Zeroizing;
 
 /// The subcommand under which a binary calls [`super::run`].
@@ -42,17 +46,28 @@ pub fn spawn(program: &Path) -> Result<(Orders, Reports), HandleError> {
     #[expect(clippy::disallowed_methods, reason = "this crate is where processes are started")]
     let mut command = tokio::process::Command::new(program);
     // A process group of its own: Ctrl-C in a terminal reaches the agent, which then ends its jobs in order.
+    // Orders go by a socket: a pipe could not carry a job's listening socket back.
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     command
         .arg(SUBCOMMAND)
-        .stdin(Stdio::piped())
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::piped())
         .process_group(0);
     let mut child = command.spawn().map_err(failed)?;
     let missing = || failed(std::io::Error::other("no pipe"));
-    let stdin = child.stdin.take().ok_or_else(missing)?;
+    // It holds the keeper's end; while any copy of that is open here, the keeper's death would not show.
+    drop(command);
+    let (door, orders) = ours
+        .set_nonblocking(true)
+        .and_then(|()| tokio::net::UnixStream::from_std(ours))
+        .map_err(failed)?
+        .into_split();
     let stdout = child.stdout.take().ok_or_else(missing)?;
     Ok((
-        Orders { stdin },
+        Orders {
+            orders,
+            door: Some(door),
+        },
         Reports {
             lines: BufReader::new(stdout).lines(),
             child,
@@ -63,7 +78,8 @@ pub fn spawn(program: &Path) -> Result<(Orders, Reports), HandleError> {
 /// Sends orders.
 #[derive(Debug)]
 pub struct Orders {
-    stdin: ChildStdin,
+    orders: OwnedWriteHalf,
+    door: Option<OwnedReadHalf>,
 }
 
 impl Orders {
@@ -75,8 +91,12 @@ impl Orders {
         // An order to start holds what only the job may read.
         let mut line = Zeroizing::new(serde_json::to_vec(order)?);
         line.push(b'\n');
-        self.stdin.write_all(&line).await?;
-        Ok(self.stdin.flush().await?)
+        Ok(self.orders.write_all(&line).await?)
+    }
+
+    /// Where the socket of a job with [`super::wire::Egress::Proxy`] arrives. There is one: `None` the second time.
+    pub fn door(&mut self) -> Option<Door> {
+        self.door.take().map(Door::new)
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn set_up<'a>(
     let made = Cgroup::create(&plan.cgroups, plan.lease, &plan.limits);
     let cgroup = made.map_err(|error| Fault::new(FaultCode::Cgroup, error.to_string()))?;
     // SAFETY: `run` has seen that this process has one thread, and nothing here starts another.
-    let job = match unsafe { Job::bear(plan, &mut confidential) } {
+    let job = match unsafe { Job::bear(plan, &mut confidential, desk.agent()) } {
         Ok(job) => {
             // The job's init has a copy, which it hands on and wipes. Here only the key is of use from now on.
             confidential.secrets.clear();

@@ -81,6 +81,9 @@ pub struct JobPlan {
     pub checkpoint_every_ms: Option<Millis>,
     /// Its card; `None` for a job without one.
     pub card: Option<CardAccess>,
+    /// How it reaches hosts of the network.
+    #[serde(default)]
+    pub egress: Egress,
     /// A folder of this lease's own, 0700: mount point, furnishings and archives lie here. The keeper removes what is of no use
     /// to the agent at the end, and all of it where the agent is gone.
     pub scratch: PathBuf,
@@ -88,6 +91,17 @@ pub struct JobPlan {
     /// `Stopped`, whether or not the agent still listens: what a lease is owed if the agent was killed. It lies outside of
     /// [`Self::scratch`], nothing but the agent removes it, and a keeper that cannot write it goes on without.
     pub account: PathBuf,
+}
+
+/// How a job reaches hosts of the network. Whatever it is, the job's own network namespace has loopback only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Egress {
+    /// Not at all.
+    #[default]
+    None,
+    /// By the proxy that listens at [`crate::network::PROXY`] inside: its socket goes to the agent (`Orders::door`), which serves it.
+    Proxy,
 }
 
 /// What is executed. Names are already resolved to numbers, entrypoint and command already joined.

@@ -9,6 +9,7 @@ use super::seccomp::Filters;
 use super::{checkpoint, limits, mounts, namespaces};
 use crate::error::OrFault as _;
 use crate::keeper::wire::{Fault, FaultCode, JobPlan, ProgramEnd};
+use crate::network::door;
 use crate::scratch::{self, Disk};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -52,6 +53,8 @@ pub(super) struct Inherited {
     pub(super) out: OwnedFd,
     pub(super) err: OwnedFd,
     pub(super) checkpoint: Option<OwnedFd>,
+    /// Where the listening socket of the proxy is sent, for a job that has one.
+    pub(super) agent: Option<OwnedFd>,
 }
 
 /// Everything from birth to death. Returns the exit status, with which the caller must leave at once.
@@ -90,6 +93,7 @@ fn set_up(
         out,
         err,
         checkpoint,
+        agent,
     } = inherited;
     die_with_keeper()?;
     block_signals()?;
@@ -104,6 +108,9 @@ fn set_up(
     mounts::enter(&root)?;
     mounts::verify(plan, sealed)?;
     namespaces::furnish_network().or_fault(FaultCode::Isolation, "furnish the job's network")?;
+    if let Some(agent) = agent {
+        door::open(agent).or_fault(FaultCode::Isolation, "open the job's way to the network")?;
+    }
     // SAFETY: this process was forked from one with a single thread, and has made none since.
     unsafe { namespaces::leave_user_namespace() }.or_fault(FaultCode::Isolation, "make a user namespace")?;
     say(&channel, &InitSays::NeedsIds);

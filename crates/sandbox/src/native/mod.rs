@@ -16,7 +16,7 @@ pub(crate) use init::InitSays;
 pub(crate) use namespaces::{Side, fork};
 
 use crate::error::OrFault as _;
-use crate::keeper::wire::{Fault, FaultCode, JobPlan};
+use crate::keeper::wire::{Egress, Fault, FaultCode, JobPlan};
 use crate::scratch::Disk;
 use init::{GO_ON, Inherited, LONGEST_PACKET};
 use rustix::fs::{Mode, OFlags};
@@ -110,7 +110,11 @@ impl Job {
     ///
     /// # Safety
     /// The calling process must have one thread only.
-    pub(crate) unsafe fn bear(plan: &JobPlan, confidential: &mut Confidential) -> Result<Self, Fault> {
+    pub(crate) unsafe fn bear(
+        plan: &JobPlan,
+        confidential: &mut Confidential,
+        agent: BorrowedFd<'_>,
+    ) -> Result<Self, Fault> {
         furnish::furnish(plan, !confidential.secrets.is_empty())?;
         let disk = plan
             .limits
@@ -119,6 +123,14 @@ impl Job {
             .transpose()?;
         let filters = Filters::compile()?;
         let checkpoint = plan.resume_from.as_deref().map(open_archive).transpose()?;
+        let agent = match plan.egress {
+            Egress::None => None,
+            Egress::Proxy => Some(
+                agent
+                    .try_clone_to_owned()
+                    .or_fault(FaultCode::Isolation, "copy a socket")?,
+            ),
+        };
         let what = "make the pipes of a job";
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (out, write_out) = rustix::pipe::pipe_with(flags).or_fault(FaultCode::Isolation, what)?;
@@ -144,6 +156,7 @@ impl Job {
                     out: write_out,
                     err: write_err,
                     checkpoint,
+                    agent,
                 };
                 let live = std::panic::AssertUnwindSafe(|| {
                     keep_only(&inherited);
@@ -249,13 +262,14 @@ fn keep_only(inherited: &Inherited) {
         out,
         err,
         checkpoint,
+        agent,
     } = inherited;
     if let Ok(null) = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
     }
-    let mut kept: Vec<RawFd> = [Some(channel), Some(out), Some(err), checkpoint.as_ref()]
+    let mut kept: Vec<RawFd> = [Some(channel), Some(out), Some(err), checkpoint.as_ref(), agent.as_ref()]
         .into_iter()
         .flatten()
         .map(|fd| fd.as_raw_fd())
@@ -320,6 +334,7 @@ mod tests {
             resume_from: None,
             checkpoint_every_ms: None,
             card: None,
+            egress: Egress::None,
             scratch: PathBuf::from("/scratch"),
             account: PathBuf::from("/account"),
         }

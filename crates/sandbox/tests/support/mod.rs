@@ -9,8 +9,9 @@ use sela_protocol::units::{Bytes, Millis, UtcMs};
 use sela_sandbox::ids::{IdRange, ROOTFUL_RANGE};
 use sela_sandbox::keeper::handle::{Orders, Reports, spawn};
 use sela_sandbox::keeper::wire::{
-    CgroupLayout, CgroupPlace, Collected, Fault, JobPlan, Limits, LogStream, Order, Program, Report, Stop,
+    CgroupLayout, CgroupPlace, Collected, Egress, Fault, JobPlan, Limits, LogStream, Order, Program, Report, Stop,
 };
+use sela_sandbox::network::Door;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
@@ -85,6 +86,17 @@ impl Stage {
         }
     }
 
+    /// Puts a program of this machine's into the image, with what it links.
+    pub(crate) fn add_program(&self, program: &Path) {
+        let target = self.layer.join("bin").join(program.file_name().unwrap());
+        // An applet of busybox's may have the name.
+        drop(fs::remove_file(&target));
+        fs::copy(program, &target).unwrap();
+        give(&target);
+        copy_libraries(program, &self.layer);
+        give(&self.layer);
+    }
+
     /// A job that runs a shell script.
     pub(crate) fn script(&self, script: &str) -> JobPlan {
         self.plan(&["/bin/sh", "-c", script])
@@ -123,6 +135,7 @@ impl Stage {
             resume_from: None,
             checkpoint_every_ms: None,
             card: None,
+            egress: Egress::None,
             scratch: self.scratch.clone(),
             account: self.account.clone(),
         }
@@ -155,12 +168,16 @@ fn make_image(layer: &Path) {
     fs::write(layer.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
     let inside = example("inside");
     fs::copy(&inside, layer.join("bin/inside")).unwrap();
-    for library in libraries(&inside) {
+    copy_libraries(&inside, layer);
+    give(layer);
+}
+
+fn copy_libraries(program: &Path, layer: &Path) {
+    for library in libraries(program) {
         let target = layer.join(library.strip_prefix("/").unwrap());
         fs::create_dir_all(target.parent().unwrap()).unwrap();
         fs::copy(&library, target).unwrap();
     }
-    give(layer);
 }
 
 /// The loader's own answer, which needs no shell: an initramfs has none that `ldd` could run in.
@@ -261,6 +278,11 @@ impl Watched {
 
     pub(crate) async fn order(&mut self, order: Order) {
         self.orders.as_mut().unwrap().send(&order).await.unwrap();
+    }
+
+    /// Where the job's socket comes, for one with a proxy.
+    pub(crate) fn door(&mut self) -> Door {
+        self.orders.as_mut().unwrap().door().unwrap()
     }
 
     /// As an agent that is killed does.
