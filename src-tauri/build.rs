@@ -5,7 +5,13 @@ use std::path::{Path, PathBuf};
 use tauri_build::{AppManifest, Attributes};
 
 /// What the page may ask of this program; each becomes a permission that `capabilities/window.json` must name.
-const COMMANDS: &[&str] = &["agent_watch", "agent_unwatch", "agent_command", "agent_strip"];
+const COMMANDS: &[&str] = &[
+    "agent_watch",
+    "agent_unwatch",
+    "agent_command",
+    "agent_strip",
+    "agent_shown",
+];
 
 const PAGE: &str = "../ui/dist";
 

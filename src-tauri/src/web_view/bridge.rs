@@ -116,16 +116,17 @@ pub(crate) async fn agent_strip(
     record.map_err(|error| bridge.explained(error))
 }
 
+/// The page has drawn the first news of a stream: said for whoever measures how long that takes.
+#[tauri::command]
+pub(crate) fn agent_shown() {
+    tracing::info!("the window shows the agent");
+}
+
 async fn forward(mut events: Events, channel: Channel<Watched>) {
-    let mut first = true;
     let trouble = loop {
         match events.next().await {
             Ok(Some(event)) => {
-                let sent = channel.send(Watched::Event { event: Box::new(event) });
-                if std::mem::take(&mut first) {
-                    tracing::info!("the window shows the agent");
-                }
-                if sent.is_err() {
+                if channel.send(Watched::Event { event: Box::new(event) }).is_err() {
                     // The page is gone; there is nobody to tell.
                     return;
                 }

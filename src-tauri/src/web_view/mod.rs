@@ -5,6 +5,7 @@ mod bridge;
 
 use bridge::Bridge;
 use sela_client::Client;
+use tauri::webview::PageLoadEvent;
 use tauri::{AppHandle, Manager as _, RunEvent, Url, WebviewUrl, WebviewWindowBuilder, WindowEvent, Wry};
 use tokio::sync::watch;
 
@@ -24,7 +25,8 @@ pub(crate) fn builder(client: Client, supervisor: watch::Receiver<Option<String>
             bridge::agent_watch,
             bridge::agent_unwatch,
             bridge::agent_command,
-            bridge::agent_strip
+            bridge::agent_strip,
+            bridge::agent_shown
         ])
 }
 
@@ -63,6 +65,15 @@ pub(crate) fn open(app: &AppHandle, language: Option<&str>) -> tauri::Result<()>
         .min_inner_size(LEAST.0, LEAST.1)
         .center()
         .on_navigation(is_ours)
+        // A web view that is drawn before its page is there waits for it, and the page for the web view: half a second is lost.
+        .visible(false)
+        .on_page_load(|window, load| {
+            if load.event() == PageLoadEvent::Finished
+                && let Err(error) = window.show().and_then(|()| window.set_focus())
+            {
+                tracing::error!(%error, "the window stays hidden");
+            }
+        })
         .build()
         .map(drop)
 }

@@ -2,7 +2,7 @@
 
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks';
 import type { Channel } from '@tauri-apps/api/core';
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 import { DesktopTransport, type Watched } from './desktop';
 import { TransportError } from './transport';
 
@@ -40,6 +40,16 @@ describe('the desktop transport', () => {
     const asked = app([snapshot(1), snapshot(2), { type: 'ended', trouble: null }]);
     expect(await numbers()).toEqual([1, 2]);
     expect(asked).toEqual(['agent_watch', 'agent_unwatch']);
+  });
+
+  test('says once when the first event is on the screen, so that how long that takes can be measured', async () => {
+    const asked = app([snapshot(1), snapshot(2)]);
+    const stop = new AbortController();
+    const reading = numbers(stop);
+    await vi.waitFor(() => expect(asked).toContain('agent_shown'));
+    stop.abort();
+    await reading;
+    expect(asked.filter((command) => command === 'agent_shown')).toHaveLength(1);
   });
 
   test('throws what the app says went wrong', async () => {

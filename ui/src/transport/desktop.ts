@@ -46,6 +46,13 @@ async function* watch(stop: AbortSignal): AsyncGenerator<NumberedEvent> {
   const stopped = (): void => wake();
   stop.addEventListener('abort', stopped);
   const watching = await ask<number>('agent_watch', { channel });
+  let heard = false;
+  let over = false;
+  const shown = async (): Promise<void> => {
+    await afterPaint();
+    // Only the app's log hears of it: nothing depends on the answer.
+    if (!over) await ask<null>('agent_shown', {}).catch(() => undefined);
+  };
   try {
     while (!stop.aborted) {
       const message = arrived.shift();
@@ -55,14 +62,25 @@ async function* watch(stop: AbortSignal): AsyncGenerator<NumberedEvent> {
         });
         continue;
       }
-      if (message.type === 'event') yield message.event;
-      else if (message.trouble === null) return;
+      if (message.type === 'event') {
+        yield message.event;
+        if (!heard) void shown();
+        heard = true;
+      } else if (message.trouble === null) return;
       else throw new TransportError(message.trouble.trouble, message.trouble.message);
     }
   } finally {
+    over = true;
     stop.removeEventListener('abort', stopped);
     await ask<null>('agent_unwatch', { watching }).catch(() => undefined);
   }
+}
+
+/** When what was just changed is on the screen: the frame that is drawn next has begun, and then the one after it. */
+function afterPaint(): Promise<void> {
+  return new Promise((painted) => {
+    requestAnimationFrame(() => requestAnimationFrame(() => painted()));
+  });
 }
 
 async function ask<T>(command: string, parts: Record<string, unknown>): Promise<T> {
