@@ -2,6 +2,7 @@
 //! offered. It trusts nothing that says "running".
 
 use crate::cgroup::{self, CgroupError, hybrid, jobs_folder};
+use crate::docker;
 use crate::keeper::wire::{CgroupLayout, CgroupPlace};
 use rustix::event::{PollFd, poll};
 use rustix::time::Timespec;
@@ -79,6 +80,7 @@ pub fn sweep(place: &CgroupPlace, scratch: &Path) -> Result<Swept, SweepError> {
         // Another agent's jobs may be in it.
         drop(fs::remove_dir(hierarchy.join(cgroup::JOBS)));
     }
+    docker::clear_agent(place);
     swept.leases = leases.into_iter().collect();
     swept.disks = crate::scratch::detach_below(scratch);
     swept.scratch = empty(scratch)?;
@@ -124,12 +126,7 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
 
 /// Kills until nobody is left; says how many there were.
 fn kill(folder: &Path) -> Result<usize, SweepError> {
-    let members = || {
-        fs::read_to_string(folder.join("cgroup.procs"))
-            .unwrap_or_default()
-            .lines()
-            .count()
-    };
+    let members = || members_of(folder);
     let found = members();
     let patience = sela_clock::boot_us().plus(PATIENCE);
     while members() > 0 {
@@ -143,6 +140,12 @@ fn kill(folder: &Path) -> Result<usize, SweepError> {
         glance();
     }
     Ok(found)
+}
+
+/// Processes in a group and in those that an engine made below it.
+fn members_of(folder: &Path) -> usize {
+    let own = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    own.lines().count() + folders_in(folder).iter().map(|below| members_of(below)).sum::<usize>()
 }
 
 fn remove(folder: &Path) -> Result<(), SweepError> {

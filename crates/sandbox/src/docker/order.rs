@@ -6,6 +6,7 @@ use super::{EngineCgroups, EngineKind, EnginePlan, OWN_FOLDER, seccomp};
 use crate::card::Placed;
 use crate::cgroup::JOBS;
 use crate::keeper::wire::{Fault, FaultCode, JobPlan};
+use crate::native::namespaces::HOST_NAME;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, DeviceMapping, HostConfig, HostConfigCgroupnsModeEnum,
     HostConfigLogConfig, Mount, MountType, ResourcesUlimits,
@@ -13,17 +14,19 @@ use bollard::models::{
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The name by which a job knows its machine, as the native backend gives it.
-const HOST_NAME: &str = "sela-job";
 /// The page size that memory is limited in.
 const PAGE: u64 = 4096;
 /// Bytes that the secrets' own place may hold; the keeper writes no more.
 const SECRETS_ROOM: u64 = 1 << 20;
 /// Name of the file with the list of system calls in the scratch folder, for engines that read it from there.
-pub(crate) const PROFILE: &str = "seccomp.json";
+const PROFILE: &str = "seccomp.json";
+/// Name of the file with the names of machines in the scratch folder.
+const HOSTS: &str = "hosts";
+/// What the orders leave in the scratch folder.
+pub(crate) const LEFT: [&str; 2] = [PROFILE, HOSTS];
 /// Processes of one user that an engine may ask the kernel for. The job's own limit is its cgroup's.
 const MOST_PROCESSES: u64 = 1 << 14;
 
@@ -191,7 +194,10 @@ fn places(plan: &JobPlan, with_secrets: bool) -> HashMap<String, String> {
 /// The card's devices and driver files, one by one: no name that an engine would resolve, no hook that it would run. Inputs and
 /// the keeper's socket come the same way.
 fn card(plan: &JobPlan) -> Result<(Vec<DeviceMapping>, Vec<Mount>), Fault> {
-    let mut mounts = vec![bind(&door(plan), &Path::new("/").join(OWN_FOLDER).join("door"), true)];
+    let mut mounts = vec![
+        bind(&door(plan), &Path::new("/").join(OWN_FOLDER).join("door"), true),
+        bind(&hosts(plan)?, Path::new("/etc/hosts"), true),
+    ];
     if let Some(inputs) = &plan.inputs {
         mounts.push(bind(inputs, Path::new("/in"), true));
     }
@@ -218,6 +224,22 @@ fn card(plan: &JobPlan) -> Result<(Vec<DeviceMapping>, Vec<Mount>), Fault> {
         mounts.push(bind(outside, inside, true));
     }
     Ok((devices, mounts))
+}
+
+/// An engine would make one that can be written, on the owner's disk.
+fn hosts(plan: &JobPlan) -> Result<PathBuf, Fault> {
+    let file = plan.scratch.join(HOSTS);
+    let write = || {
+        fs::write(&file, format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n"))?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644))
+    };
+    write().map_err(|error: std::io::Error| {
+        Fault::new(
+            FaultCode::Isolation,
+            format!("could not write {}: {error}", file.display()),
+        )
+    })?;
+    Ok(file)
 }
 
 fn bind(outside: &Path, inside: &Path, read_only: bool) -> Mount {

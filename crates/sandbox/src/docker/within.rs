@@ -289,23 +289,33 @@ fn mapped(map: &str) -> Result<IdRange, Fault> {
     IdRange::new(first, count).map_err(|error| Fault::new(FaultCode::LimitDiffers, error.to_string()))
 }
 
-/// Each secret as a file that only the job's user may read, in memory.
+/// Each secret as a file that only the job's user may read, in memory. Made as that user: where the engine maps ids, the place
+/// knows no others.
 pub(super) fn hand_over(
     folder: &OwnedFd,
     secrets: &BTreeMap<SecretName, SecretValue>,
     (user, group): (u32, u32),
 ) -> Result<(), Fault> {
-    for (name, value) in secrets {
-        let write = || -> std::io::Result<()> {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = rustix::fs::openat(folder, name.as_ref() as &str, flags, Mode::RUSR)?;
-            let mut file = fs::File::from(file);
-            file.write_all(value.reveal().as_bytes())?;
-            std::os::unix::fs::fchown(&file, Some(user), Some(group))
-        };
-        write().or_fault(FaultCode::Isolation, format_args!("hand over the secret {name}"))?;
+    let write = |name: &SecretName, value: &SecretValue| -> std::io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(folder, name.as_ref() as &str, flags, Mode::RUSR)?;
+        fs::File::from(file).write_all(value.reveal().as_bytes())
+    };
+    become_for_files(user, group);
+    let written = secrets.iter().try_for_each(|(name, value)| {
+        write(name, value).or_fault(FaultCode::Isolation, format_args!("hand over the secret {name}"))
+    });
+    become_for_files(0, 0);
+    written
+}
+
+/// Whose files this process makes from now on.
+fn become_for_files(user: u32, group: u32) {
+    // SAFETY: both calls take a number each. Whether they were obeyed is seen by what can be made then.
+    unsafe {
+        libc::setfsgid(group);
+        libc::setfsuid(user);
     }
-    Ok(())
 }
 
 #[cfg(test)]

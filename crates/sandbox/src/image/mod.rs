@@ -43,4 +43,5 @@ pub use reference::{ImageReference, RegistryReference};
 pub use registry::{RegistryAccess, TokenChallenge};
 pub use source::ArchiveSource;
 pub use tree::EntryPath;
+pub(crate) use tree::OPAQUE;
 pub use user::ImageUser;

@@ -4,8 +4,10 @@ use super::collect::Collector;
 use super::desk::{Desk, Heard};
 use super::guard::{Reason, Watch};
 use super::set_up::{GLANCE, remove_cgroups, tidy};
-use super::wire::{Collected, LogStream, Report, Stop};
+use super::wire::{Collected, JobPlan, LogStream, Report, Stop};
 use super::{account, later};
+use crate::docker;
+use crate::first_process::FirstProcess;
 use rustix::event::PollFlags;
 use sela_protocol::blob::BlobId;
 use sela_protocol::sealed::Purpose;
@@ -16,10 +18,16 @@ use std::path::Path;
 
 /// How often a job that does not die is killed again.
 const AGAIN: Microseconds = Microseconds(1_000_000);
+/// How long an engine may take to remove a container.
+const TAKE_DOWN: Microseconds = Microseconds(20_000_000);
+/// How long what stood beside it may take to go.
+const CLEAR_AWAY: Microseconds = Microseconds(2_000_000);
 
 /// Ends a job for a reason.
 pub(super) fn end((mut watch, reason): (Watch<'_>, Reason), desk: &mut Desk) {
     let times = watch.times(reason.at);
+    // The group of a container may go as its last process does.
+    let used_before = watch.cgroup.usage().ok();
     kill_all(&watch, desk);
     let gone_after_us = sela_clock::boot_us().since(reason.at);
     if let Some(collector) = watch.collector.take() {
@@ -28,7 +36,7 @@ pub(super) fn end((mut watch, reason): (Watch<'_>, Reason), desk: &mut Desk) {
     for stream in [LogStream::Out, LogStream::Err] {
         while watch.read_part(desk, stream) {}
     }
-    let used = watch.cgroup.usage().ok();
+    let used = watch.cgroup.usage().ok().or(used_before);
     watch.job.reap();
     remove_cgroups(desk, &watch.cgroup);
     let stop = Stop {
@@ -73,11 +81,35 @@ pub(super) fn end((mut watch, reason): (Watch<'_>, Reason), desk: &mut Desk) {
         // Nobody is left who knows of the scratch folder, or wants what is in it.
         drop(fs::remove_dir_all(&watch.plan.scratch));
     }
+    take_down(desk, watch.job.as_mut());
+    if watch.plan.engine.is_some() {
+        clear_away(desk, watch.plan);
+    }
     desk.report(&Report::Ended {
         stop,
         outputs,
         checkpoint,
     });
+}
+
+/// Waits until whoever made the walls has taken them down. An engine that does not is the sweep's at the next start.
+pub(super) fn take_down(desk: &mut Desk, job: &mut dyn FirstProcess) {
+    let patience = later(TAKE_DOWN);
+    while !job.is_removed() && sela_clock::boot_us() < patience {
+        if desk.wait(&[], later(GLANCE)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Removes what an engine leaves of its own in the agent's groups, which it may do a little later than it says.
+pub(super) fn clear_away(desk: &mut Desk, plan: &JobPlan) {
+    let patience = later(CLEAR_AWAY);
+    while !docker::clear_hierarchies(&plan.cgroups, plan.lease) && sela_clock::boot_us() < patience {
+        if desk.wait(&[], later(GLANCE)).is_err() {
+            return;
+        }
+    }
 }
 
 /// Kills until no process is left. A process that the kernel cannot kill holds us here: as long as it lives, nothing may be
@@ -91,7 +123,7 @@ fn kill_all(watch: &Watch<'_>, desk: &mut Desk) {
             watch.job.kill();
             again = later(AGAIN);
         }
-        if !watch.cgroup.is_populated().unwrap_or(false) {
+        if !watch.cgroup.is_populated().unwrap_or(false) && watch.job.is_dead() {
             return;
         }
         if desk.wait(&[], later(GLANCE)).is_err() {

@@ -8,7 +8,8 @@ use super::meter::{Meter, Times};
 use super::set_up::GLANCE;
 use super::wire::{Collected, FREEZE_LIMIT, JobPlan, LogBytes, LogStream, Order, ProgramEnd, Report, Usage};
 use crate::cgroup::Cgroup;
-use crate::native::{Folders, InitSays, Job};
+use crate::first_process::FirstProcess;
+use crate::native::{Folders, InitSays};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use sela_protocol::blob::BlobId;
@@ -33,7 +34,7 @@ pub(super) struct Watch<'a> {
     /// Seals what the job leaves.
     pub(super) key: SealingKey,
     pub(super) cgroup: Cgroup,
-    pub(super) job: Job,
+    pub(super) job: Box<dyn FirstProcess>,
     pub(super) folders: Folders,
     pub(super) meter: Meter,
     pub(super) exit: Option<ProgramEnd>,
@@ -93,7 +94,7 @@ impl<'a> Watch<'a> {
         plan: &'a JobPlan,
         key: SealingKey,
         cgroup: Cgroup,
-        job: Job,
+        job: Box<dyn FirstProcess>,
         folders: Folders,
         meter: Meter,
     ) -> Self {
@@ -144,10 +145,7 @@ impl<'a> Watch<'a> {
 
     /// `false` where there is nothing to read now.
     pub(super) fn read_part(&mut self, desk: &mut Desk, stream: LogStream) -> bool {
-        let slot = match stream {
-            LogStream::Out => &mut self.job.out,
-            LogStream::Err => &mut self.job.err,
-        };
+        let slot = self.job.outputs().of(stream);
         let Some(pipe) = slot else { return false };
         let mut part = vec![0; PART];
         match rustix::io::read(&*pipe, part.as_mut_slice()) {
@@ -216,10 +214,10 @@ impl Watch<'_> {
         if room {
             interests.extend(
                 self.job
-                    .out
-                    .iter()
-                    .chain(&self.job.err)
-                    .map(|pipe| (pipe.as_fd(), PollFlags::IN)),
+                    .open_outputs()
+                    .into_iter()
+                    .flatten()
+                    .map(|pipe| (pipe, PollFlags::IN)),
             );
         }
         interests.extend(

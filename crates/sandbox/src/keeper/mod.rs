@@ -5,6 +5,7 @@
 mod account;
 mod archive;
 mod collect;
+mod contain;
 mod desk;
 mod end;
 mod grant;
@@ -32,6 +33,8 @@ const NICE: i32 = -10;
 /// `reports` are its standard input and output. Returns failure where it could not even begin.
 pub fn run(orders: impl AsFd, reports: impl AsFd) -> ExitCode {
     let begin = || -> std::io::Result<Desk> {
+        // It will hold what only the job may read: if it crashes, its memory is written nowhere.
+        rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
         let desk = Desk::new(own(orders)?, own(reports)?)?;
         // What standard input and output were must not be inherited by anything that is forked.
         let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;

@@ -1,13 +1,16 @@
 //! From the order to start to the program's first instruction. Whatever goes wrong here leaves nothing behind and is nobody's
 //! to pay for.
 
+use super::contain;
 use super::desk::{Desk, Heard};
 use super::guard::Watch;
 use super::later;
 use super::meter::Meter;
 use super::wire::{Fault, FaultCode, JobPlan, Order, Report};
 use crate::cgroup::Cgroup;
+use crate::docker;
 use crate::error::OrFault as _;
+use crate::first_process::FirstProcess;
 use crate::native::{self, Folders, InitSays, Job, ROOT, TOP};
 use rustix::event::PollFlags;
 use sela_protocol::confidential::Confidential;
@@ -15,7 +18,7 @@ use sela_protocol::units::Microseconds;
 use std::fs;
 
 /// How long the walls may take to stand, a checkpoint of gigabytes unpacked included.
-const PATIENCE: Microseconds = Microseconds(120_000_000);
+pub(super) const PATIENCE: Microseconds = Microseconds(120_000_000);
 /// How long the kernel may take to let go of a cgroup whose processes are gone.
 const REMOVAL: Microseconds = Microseconds(5_000_000);
 /// How often that is looked at.
@@ -28,6 +31,9 @@ pub(super) fn set_up<'a>(
     mut confidential: Confidential,
 ) -> Result<Watch<'a>, Fault> {
     native::check(plan)?;
+    if let Some(engine) = &plan.engine {
+        return contain::contain(desk, plan, engine, confidential);
+    }
     let made = Cgroup::create(&plan.cgroups, plan.lease, &plan.limits);
     let cgroup = made.map_err(|error| Fault::new(FaultCode::Cgroup, error.to_string()))?;
     // SAFETY: `run` has seen that this process has one thread, and nothing here starts another.
@@ -53,7 +59,7 @@ pub(super) fn set_up<'a>(
                 plan,
                 confidential.result_key.clone(),
                 cgroup,
-                job,
+                Box::new(job),
                 folders,
                 meter,
             ))
@@ -109,7 +115,7 @@ fn lead(desk: &mut Desk, plan: &JobPlan, cgroup: &Cgroup, job: &Job) -> Result<(
 }
 
 /// Before the program runs, every reason to hold it is a reason not to start it.
-fn stop_at(heard: Heard) -> Result<(), Fault> {
+pub(super) fn stop_at(heard: Heard) -> Result<(), Fault> {
     let told = |why: &str| {
         Err(Fault::new(
             FaultCode::Stopped,
@@ -130,7 +136,7 @@ fn stop_at(heard: Heard) -> Result<(), Fault> {
     }
 }
 
-fn died(cgroup: &Cgroup, plan: &JobPlan) -> Fault {
+pub(super) fn died(cgroup: &Cgroup, plan: &JobPlan) -> Fault {
     if cgroup.memory_kills().is_ok_and(|kills| kills > 0) {
         let message = format!(
             "the job's memory limit of {} is too small to set it up, its checkpoint included",
@@ -173,5 +179,8 @@ pub(super) fn tidy(desk: &Desk, plan: &JobPlan) {
     }
     for name in [TOP, ROOT, crate::scratch::MOUNT] {
         drop(fs::remove_dir_all(plan.scratch.join(name)));
+    }
+    for name in docker::LEFT {
+        drop(fs::remove_file(plan.scratch.join(name)));
     }
 }

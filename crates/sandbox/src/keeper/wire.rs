@@ -2,6 +2,7 @@
 //! from its standard output. Words only: no process, no file, no clock.
 
 use crate::card::CardAccess;
+use crate::docker::EnginePlan;
 use crate::ids::IdRange;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -84,6 +85,9 @@ pub struct JobPlan {
     /// How it reaches hosts of the network.
     #[serde(default)]
     pub egress: Egress,
+    /// The container engine that builds the walls; where there is none, the keeper does.
+    #[serde(default)]
+    pub engine: Option<EnginePlan>,
     /// A folder of this lease's own, 0700: mount point, furnishings and archives lie here. The keeper removes what is of no use
     /// to the agent at the end, and all of it where the agent is gone.
     pub scratch: PathBuf,

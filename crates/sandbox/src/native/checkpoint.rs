@@ -20,9 +20,14 @@ pub(crate) const MOST_ENTRIES: u32 = 100_000;
 
 /// Files and folders only, no more than `limit` bytes of content, each at a new place below `/checkpoint`.
 pub(super) fn unpack(archive: OwnedFd, key: &SealingKey, limit: Bytes) -> Result<(), Fault> {
+    unpack_sealed(archive, key, Path::new(CHECKPOINT), limit)
+}
+
+/// The same into another folder.
+pub(crate) fn unpack_sealed(archive: OwnedFd, key: &SealingKey, folder: &Path, limit: Bytes) -> Result<(), Fault> {
     let open_and_unpack = || {
         let mut opening = Opening::begin(File::from(archive), key, Purpose::Checkpoint)?;
-        unpack_into(&mut opening, Path::new(CHECKPOINT), limit)?;
+        unpack_into(&mut opening, folder, limit)?;
         // A tar says itself where it ends; that nothing is missing after it, only the seal says.
         opening.drain()
     };

@@ -16,17 +16,17 @@ const DEFAULT_HOME: &str = "/tmp";
 const SEARCH_PATHS: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 
 /// A program, ready to be executed. Made before the fork, so that the child only makes system calls.
-pub(super) struct Executable {
+pub(crate) struct Executable {
     name: String,
-    candidates: Vec<CString>,
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
-    folder: PathBuf,
+    pub(crate) candidates: Vec<CString>,
+    pub(crate) arguments: Vec<CString>,
+    pub(crate) environment: Vec<CString>,
+    pub(crate) folder: PathBuf,
 }
 
 impl Executable {
     /// Resolves the program's places along the job's `PATH`.
-    pub(super) fn of(plan: &JobPlan) -> Result<Self, Fault> {
+    pub(crate) fn of(plan: &JobPlan) -> Result<Self, Fault> {
         let text =
             |text: &str| CString::new(text).or_fault(FaultCode::BadPlan, "pass a text with a zero byte to the program");
         let name = plan
@@ -91,7 +91,8 @@ impl Executable {
                 break;
             }
         }
-        self.why(worst)
+        let missing = self.candidates.iter().all(|candidate| !exists(candidate));
+        self.why(worst, missing)
     }
 
     /// Its own session, its outputs, the usual signals, the image's folder.
@@ -106,15 +107,19 @@ impl Executable {
         streams().or_fault(FaultCode::Isolation, "connect the program's outputs")?;
         usual_signals().or_fault(FaultCode::Isolation, "reset the program's signals")?;
         close_others().or_fault(FaultCode::Isolation, "close descriptors")?;
-        std::env::set_current_dir(&self.folder).map_err(|error| {
-            Fault::new(
-                FaultCode::ProgramUnusable,
-                format!("the image's working folder {}: {error}", self.folder.display()),
-            )
-        })
+        std::env::set_current_dir(&self.folder).map_err(|error| self.no_folder(&error))
     }
 
-    fn why(&self, error: Errno) -> Fault {
+    /// Why the program cannot start where the image says.
+    pub(crate) fn no_folder(&self, error: &impl std::fmt::Display) -> Fault {
+        Fault::new(
+            FaultCode::ProgramUnusable,
+            format!("the image's working folder {}: {error}", self.folder.display()),
+        )
+    }
+
+    /// Why the program cannot be executed; `missing` where no candidate is there at all.
+    pub(crate) fn why(&self, error: Errno, missing: bool) -> Fault {
         let name = &self.name;
         let places = || {
             self.candidates
@@ -123,7 +128,6 @@ impl Executable {
                 .collect::<Vec<_>>()
                 .join(", ")
         };
-        let missing = self.candidates.iter().all(|candidate| !exists(candidate));
         let (code, message) = match error {
             Errno::NOENT | Errno::NOTDIR if missing => (
                 FaultCode::ProgramMissing,

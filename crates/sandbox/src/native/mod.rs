@@ -1,14 +1,15 @@
 //! The native backend: one program behind namespaces, limits and a list of system calls, on Linux. `Job` is what the keeper
 //! holds of it. The order in which the walls go up is in `init`; nothing here knows of grants, orders or money.
 
-mod checkpoint;
-mod exec;
+pub(crate) mod calls;
+pub(crate) mod checkpoint;
+pub(crate) mod exec;
 mod furnish;
 mod init;
 mod limits;
 mod mounts;
-mod namespaces;
-mod seccomp;
+pub(crate) mod namespaces;
+pub(crate) mod seccomp;
 
 pub(crate) use checkpoint::MOST_ENTRIES;
 pub(crate) use furnish::{ROOT, TOP};
@@ -16,13 +17,16 @@ pub(crate) use init::InitSays;
 pub(crate) use namespaces::{Side, fork};
 
 use crate::error::OrFault as _;
+use crate::first_process::{FirstProcess, Outputs};
 use crate::keeper::wire::{Egress, Fault, FaultCode, JobPlan};
 use crate::scratch::Disk;
 use init::{GO_ON, Inherited, LONGEST_PACKET};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::time::Timespec;
 use seccomp::Filters;
 use sela_protocol::confidential::Confidential;
 use sela_protocol::units::Bytes;
@@ -44,10 +48,7 @@ pub(crate) struct Job {
     pid: Pid,
     pidfd: OwnedFd,
     channel: OwnedFd,
-    /// Where the program's standard output is read.
-    pub(crate) out: Option<OwnedFd>,
-    /// Where its standard error is read.
-    pub(crate) err: Option<OwnedFd>,
+    outputs: Outputs,
     /// Held until nothing is mounted from it any more.
     _disk: Option<Disk>,
 }
@@ -64,8 +65,16 @@ pub(crate) struct Folders {
 pub(crate) fn check(plan: &JobPlan) -> Result<(), Fault> {
     let refuse = |message: String| Err(Fault::new(FaultCode::BadPlan, message));
     let limits = &plan.limits;
-    if plan.layers.is_empty() {
+    if plan.layers.is_empty() && plan.engine.is_none() {
         return refuse("the image has no layers: there is nothing to run".to_owned());
+    }
+    if plan.engine.is_some() && plan.egress == Egress::Proxy {
+        let message = "a container engine gives a job no way to hosts of the network yet";
+        return Err(Fault::new(FaultCode::Isolation, message));
+    }
+    if plan.engine.is_some() && limits.disk.is_some() {
+        let message = "a container engine gives a job no encrypted disk yet: its scratch lies in memory";
+        return Err(Fault::new(FaultCode::Isolation, message));
     }
     for id in [plan.program.user, plan.program.group] {
         if plan.ids.outside(id).is_none() {
@@ -131,20 +140,14 @@ impl Job {
                     .or_fault(FaultCode::Isolation, "copy a socket")?,
             ),
         };
-        let what = "make the pipes of a job";
-        let flags = rustix::pipe::PipeFlags::CLOEXEC;
-        let (out, write_out) = rustix::pipe::pipe_with(flags).or_fault(FaultCode::Isolation, what)?;
-        let (err, write_err) = rustix::pipe::pipe_with(flags).or_fault(FaultCode::Isolation, what)?;
+        let (outputs, [write_out, write_err]) = Outputs::pipes()?;
         let (channel, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,
             rustix::net::SocketFlags::CLOEXEC,
             None,
         )
-        .or_fault(FaultCode::Isolation, what)?;
-        for pipe in [&out, &err] {
-            rustix::io::ioctl_fionbio(pipe, true).or_fault(FaultCode::Isolation, what)?;
-        }
+        .or_fault(FaultCode::Isolation, "make the socket of a job")?;
         // SAFETY: one thread, as promised by the caller.
         match unsafe { namespaces::fork_isolated() }.or_fault(
             FaultCode::Isolation,
@@ -171,33 +174,10 @@ impl Job {
                     pid: child,
                     pidfd,
                     channel,
-                    out: Some(out),
-                    err: Some(err),
+                    outputs,
                     _disk: disk,
                 })
             }
-        }
-    }
-
-    /// Init, as this machine sees it.
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().unsigned_abs()
-    }
-
-    /// Becomes readable when init says something, or is dead.
-    pub(crate) fn channel(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
-    }
-
-    /// What init said; `None` where it has not said anything, an error where it is dead.
-    pub(crate) fn hear(&self) -> Result<Option<InitSays>, Errno> {
-        let mut packet = vec![0; LONGEST_PACKET];
-        match rustix::net::recv(&self.channel, packet.as_mut_slice(), RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Err(Errno::PIPE),
-            // Init is a stranger's from the moment that the program runs: what it says is read, never trusted to be well formed.
-            Ok((count, _)) => Ok(serde_json::from_slice(&packet[..count.min(LONGEST_PACKET)]).ok()),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(error) => Err(error),
         }
     }
 
@@ -227,20 +207,57 @@ impl Job {
             user_namespace: open("ns/user", OFlags::empty())?,
         })
     }
+}
 
-    /// Asks the program to save and end: init passes the signal on.
-    pub(crate) fn terminate(&self) {
+impl FirstProcess for Job {
+    fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    fn outputs(&mut self) -> &mut Outputs {
+        &mut self.outputs
+    }
+
+    fn open_outputs(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.outputs.open()
+    }
+
+    fn channel(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    fn hear(&self) -> Result<Option<InitSays>, Errno> {
+        let mut packet = vec![0; LONGEST_PACKET];
+        match rustix::net::recv(&self.channel, packet.as_mut_slice(), RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Err(Errno::PIPE),
+            // Init is a stranger's from the moment that the program runs: what it says is read, never trusted to be well formed.
+            Ok((count, _)) => Ok(serde_json::from_slice(&packet[..count.min(LONGEST_PACKET)]).ok()),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn terminate(&self) {
         // An init that is dead needs no signal.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::TERM);
     }
 
-    /// Kills init and with it the PID namespace.
-    pub(crate) fn kill(&self) {
+    fn kill(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Takes init's exit status, so that no zombie stays. Waits for its death, so call `kill` before.
-    pub(crate) fn reap(&self) {
+    fn is_dead(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The kernel takes mounts and namespaces down with the process.
+    fn is_removed(&mut self) -> bool {
+        true
+    }
+
+    fn reap(&self) {
         while matches!(
             rustix::process::waitpid(Some(self.pid), WaitOptions::empty()),
             Err(Errno::INTR)
@@ -335,6 +352,7 @@ mod tests {
             checkpoint_every_ms: None,
             card: None,
             egress: Egress::None,
+            engine: None,
             scratch: PathBuf::from("/scratch"),
             account: PathBuf::from("/account"),
         }

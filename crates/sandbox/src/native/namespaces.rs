@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// The name by which a job knows its machine.
-pub(super) const HOST_NAME: &str = "sela-job";
+pub(crate) const HOST_NAME: &str = "sela-job";
 
 /// Which side of a fork this is.
 pub(crate) enum Side {

@@ -2,10 +2,13 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub(crate) mod engines;
+
 use sela_protocol::confidential::{Confidential, SealingKey};
 use sela_protocol::id::IdSource;
 use sela_protocol::lease::EndCause;
 use sela_protocol::units::{Bytes, Millis, UtcMs};
+use sela_sandbox::docker::image::GivenImage;
 use sela_sandbox::ids::{IdRange, ROOTFUL_RANGE};
 use sela_sandbox::keeper::handle::{Orders, Reports, spawn};
 use sela_sandbox::keeper::wire::{
@@ -135,6 +138,8 @@ impl Stage {
             resume_from: None,
             checkpoint_every_ms: None,
             card: None,
+            // What is missing is filled in when the layers are as the test wants them.
+            engine: engines::of_this_run(),
             egress: Egress::None,
             scratch: self.scratch.clone(),
             account: self.account.clone(),
@@ -226,6 +231,7 @@ pub(crate) fn give_to(path: &Path, inside: u32) {
 
 /// A job with an agent that grants every second and notes every report.
 pub(crate) struct Watched {
+    _image: Option<GivenImage>,
     orders: Option<Orders>,
     reports: Reports,
     pub(crate) keeper: u32,
@@ -257,6 +263,8 @@ impl Watched {
     }
 
     pub(crate) async fn start_with(plan: &JobPlan, confidential: Confidential) -> Self {
+        let mut plan = plan.clone();
+        let image = engines::give_image(&mut plan).await;
         let (mut orders, reports) = spawn(&example("keeper")).unwrap();
         orders
             .send(&Order::Start {
@@ -267,6 +275,7 @@ impl Watched {
             .unwrap();
         let keeper = reports.keeper_pid().unwrap();
         Self {
+            _image: image,
             orders: Some(orders),
             reports,
             keeper,
