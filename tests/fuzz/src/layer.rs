@@ -15,7 +15,7 @@ use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::manifest::{Compression, Layer};
-use sela_sandbox::image::unpack::{ExpectedLayer, UnpackLimits, Unpacked, unpack_layer};
+use sela_sandbox::image::unpack::{Below, ExpectedLayer, UnpackLimits, Unpacked, unpack_layer};
 use sela_sandbox::image::{ImageError, Part};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -153,6 +153,6 @@ fn unpack(blob: &[u8], compression: Compression, diff_id: BlobId, root: &Path) -
         if taken > ROOM { Err(full()) } else { Ok(()) }
     };
     memory::at_most(MEMORY, || {
-        unpack_layer(blob, &layer, root, OWNERS, LIMITS, 0, &mut take_room)
+        unpack_layer(blob, &layer, root, OWNERS, LIMITS, Below::NOTHING, &mut take_room)
     })
 }

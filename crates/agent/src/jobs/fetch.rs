@@ -3,12 +3,13 @@
 
 use super::Workshop;
 use crate::market::{Blobs, TransferError};
-use sela_protocol::job::{ImageSource, JobInput};
+use sela_protocol::job::JobInput;
 use sela_protocol::lease::EndCause;
 use sela_protocol::node::Award;
-use sela_sandbox::image::{Blame, ImageError, ImageReference, PreparedImage};
+use sela_sandbox::image::{Blame, ImageError, ImageReference, LOGIN_SECRET, PreparedImage, Progress, RegistryLogin};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often an image is tried again when the way to it breaks, and after which pause.
@@ -37,7 +38,7 @@ pub(super) async fn fetch(
     folder: &Path,
 ) -> Result<Fetched, EndCause> {
     make_folder(folder, 0o700).await?;
-    let image = image(workshop, &award.spec.image, blobs).await?;
+    let image = image(workshop, award, blobs).await?;
     let inputs = if award.spec.inputs.is_empty() {
         None
     } else {
@@ -58,11 +59,14 @@ pub(super) async fn fetch(
     })
 }
 
-async fn image(workshop: &Workshop, source: &ImageSource, blobs: &Blobs) -> Result<PreparedImage, EndCause> {
-    let reference = ImageReference::try_from(source).map_err(|error| image_fault(&error))?;
+async fn image(workshop: &Workshop, award: &Award, blobs: &Blobs) -> Result<PreparedImage, EndCause> {
+    let reference = ImageReference::try_from(&award.spec.image).map_err(|error| image_fault(&error))?;
+    let login = login_of(award)?;
     let mut tries = 0;
     loop {
-        match workshop.cache.prepare(&reference, blobs, |_| ()).await {
+        let told = TransferLog::default();
+        let report = move |progress| told.note(progress);
+        match workshop.cache.prepare(&reference, login.as_ref(), blobs, report).await {
             Ok(image) => return Ok(image),
             Err(error) if error.blame() == Blame::Network && tries < TRIES => {
                 tracing::info!(%error, "the image is tried again");
@@ -70,6 +74,37 @@ async fn image(workshop: &Workshop, source: &ImageSource, blobs: &Blobs) -> Resu
                 tokio::time::sleep(PAUSE).await;
             }
             Err(error) => return Err(image_fault(&error)),
+        }
+    }
+}
+
+/// The login at the image's registry, where the job brings one among its secrets.
+fn login_of(award: &Award) -> Result<Option<RegistryLogin>, EndCause> {
+    let secrets = award.confidential.as_ref().map(|confidential| &confidential.secrets);
+    let secret = secrets.and_then(|secrets| secrets.get(LOGIN_SECRET));
+    let login = secret.map(|secret| RegistryLogin::parse(secret.reveal())).transpose();
+    login.map_err(|error| EndCause::JobFault {
+        message: error.to_string(),
+    })
+}
+
+/// Tells the log how far a transfer is: at each tenth of it, or each quarter of a gigabyte where nobody knows how much it is.
+#[derive(Debug, Default)]
+struct TransferLog {
+    told: AtomicU64,
+}
+
+impl TransferLog {
+    fn note(&self, progress: Progress) {
+        let Progress { done, total } = progress;
+        let step = total.map_or(256 << 20, |total| (total.0 / 10).max(1));
+        let steps = done.0 / step;
+        if self.told.fetch_max(steps, Ordering::Relaxed) < steps {
+            tracing::info!(
+                done = done.0,
+                total = total.map(|total| total.0),
+                "bytes of the image are here"
+            );
         }
     }
 }

@@ -265,15 +265,26 @@ impl ArchiveSource for Blobs {
         self.send(request, &archive).await.map(drop).map_err(archive_error)
     }
 
-    async fn open(&self, archive: BlobId) -> std::io::Result<ArchiveStream<BlobReader>> {
-        let response = self.get(archive).await.map_err(archive_error)?;
-        let bytes = response.content_length().map(Bytes);
+    async fn open(&self, archive: BlobId, from: u64) -> std::io::Result<ArchiveStream<BlobReader>> {
+        let mut request = self.http.get(self.url.http(&format!("/v1/blobs/{archive}")));
+        // One byte that is here already is asked for again: there is always an answer then, also where all of it is here.
+        let from = from.saturating_sub(1);
+        if from > 0 {
+            request = request.header(reqwest::header::RANGE, format!("bytes={from}-"));
+        }
+        let response = self.send(request, &archive).await.map_err(archive_error)?;
+        // An exchange that cannot go on in the middle sends it from the start.
+        let from = match response.status() {
+            StatusCode::PARTIAL_CONTENT => from,
+            _ => 0,
+        };
+        let bytes = response.content_length().map(|rest| Bytes(from.saturating_add(rest)));
         let chunks = moving(response.bytes_stream(), self.standstill);
         let reader = BlobReader {
             chunks: Box::pin(chunks),
             rest: Chunk::new(),
         };
-        Ok(ArchiveStream { reader, bytes })
+        Ok(ArchiveStream { reader, from, bytes })
     }
 }
 

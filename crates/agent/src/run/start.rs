@@ -20,7 +20,7 @@ use sela_protocol::local::IsolationState;
 use sela_protocol::node::Scratch;
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::unpack::UnpackLimits;
-use sela_sandbox::image::{Cache, CacheSettings, RegistryAccess};
+use sela_sandbox::image::{Cache, CacheSettings, ProxyChoice, RegistryAccess};
 use sela_sandbox::keeper::wire::CgroupPlace;
 use sela_sandbox::network::OwnersLine;
 use sela_sandbox::probe::{Machine, Probe, ScratchKind, probe};
@@ -215,6 +215,11 @@ async fn workshop(
         } else {
             RegistryAccess::PublicOnly
         },
+        proxy: match &settings.image_proxy {
+            Some(proxy) => ProxyChoice::Given(proxy.clone()),
+            None => ProxyChoice::Environment,
+        },
+        daily_writes: Some(settings.disk_daily_writes),
     };
     let cache = tokio::task::spawn_blocking(move || Cache::open(cache)).await??;
     Ok(Some(Workshop {

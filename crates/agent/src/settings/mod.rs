@@ -10,6 +10,7 @@ pub(crate) use watch::{SettingsFile, SettingsWatch};
 use sela_core::Policy;
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::units::Bytes;
+use sela_sandbox::image::ProxyUrl;
 use url_of_market::MarketUrl;
 
 pub(crate) mod url_of_market;
@@ -27,6 +28,10 @@ pub(crate) struct Settings {
     pub(crate) disk_budget: Bytes,
     /// Never leave less than this free.
     pub(crate) disk_free_floor: Bytes,
+    /// Most that is written for images on one day.
+    pub(crate) disk_daily_writes: Bytes,
+    /// Through which proxy registries are reached; as the environment says where `None`.
+    pub(crate) image_proxy: Option<ProxyUrl>,
 }
 
 impl Settings {
@@ -41,6 +46,8 @@ impl Settings {
             per_kwh: None,
             disk_budget: DEFAULT_DISK_BUDGET,
             disk_free_floor: DEFAULT_DISK_FREE_FLOOR,
+            disk_daily_writes: DEFAULT_DISK_DAILY_WRITES,
+            image_proxy: None,
         }
     }
 }
@@ -61,6 +68,8 @@ pub(crate) const DEFAULT_FLOOR: HourlyPrice = HourlyPrice(Micros(100_000));
 
 const DEFAULT_DISK_BUDGET: Bytes = Bytes::from_gib(40);
 const DEFAULT_DISK_FREE_FLOOR: Bytes = Bytes::from_gib(10);
+/// A third of what the cheapest drives of 1 TB are made to take for five years.
+const DEFAULT_DISK_DAILY_WRITES: Bytes = Bytes::from_gib(100);
 const DEFAULT_JOB_MEMORY: Bytes = Bytes::from_gib(8);
 
 /// What a new `agent.toml` says: every setting with its default, as comments.

@@ -2,7 +2,8 @@
 
 use super::url_of_market::MarketUrl;
 use super::{
-    DEFAULT_DISK_BUDGET, DEFAULT_DISK_FREE_FLOOR, DEFAULT_FLOOR, DEFAULT_JOB_MEMORY, MarketSettings, Settings,
+    DEFAULT_DISK_BUDGET, DEFAULT_DISK_DAILY_WRITES, DEFAULT_DISK_FREE_FLOOR, DEFAULT_FLOOR, DEFAULT_JOB_MEMORY,
+    MarketSettings, Settings,
 };
 use sela_core::{CardPolicy, Policy};
 use sela_protocol::id::GpuUuid;
@@ -10,6 +11,7 @@ use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::network::{HostRule, LEAST_RATE, MOST_RULES, NetworkShare};
 use sela_protocol::units::{Bytes, Celsius, Millis, Percent};
 use sela_protocol::written::{self, Fields, WrittenError};
+use sela_sandbox::image::ProxyUrl;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +33,16 @@ fn place(at: &Option<(usize, usize)>) -> String {
 }
 
 const FIELDS: Fields = Fields {
-    names: &["market", "price", "electricity", "presence", "limits", "network", "disk"],
+    names: &[
+        "market",
+        "price",
+        "electricity",
+        "presence",
+        "limits",
+        "network",
+        "disk",
+        "images",
+    ],
     nested: &[
         ("market", Fields::flat(&["url", "invitation", "name"])),
         ("price", Fields::flat(&["floor", "cards"])),
@@ -56,7 +67,8 @@ const FIELDS: Fields = Fields {
             "network",
             Fields::flat(&["hosts", "down_per_s", "up_per_s", "job_bytes"]),
         ),
-        ("disk", Fields::flat(&["budget", "free_floor"])),
+        ("disk", Fields::flat(&["budget", "free_floor", "daily_writes"])),
+        ("images", Fields::flat(&["proxy"])),
     ],
 };
 
@@ -70,6 +82,7 @@ struct Written {
     limits: WrittenLimits,
     network: WrittenNetwork,
     disk: WrittenDisk,
+    images: WrittenImages,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -127,6 +140,13 @@ struct WrittenNetwork {
 struct WrittenDisk {
     budget: Option<u64>,
     free_floor: Option<u64>,
+    daily_writes: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WrittenImages {
+    proxy: Option<String>,
 }
 
 impl Settings {
@@ -185,6 +205,8 @@ impl Written {
             per_kwh: self.electricity.per_kwh,
             disk_budget: self.disk.budget.map_or(DEFAULT_DISK_BUDGET, Bytes),
             disk_free_floor: self.disk.free_floor.map_or(DEFAULT_DISK_FREE_FLOOR, Bytes),
+            disk_daily_writes: self.disk.daily_writes.map_or(DEFAULT_DISK_DAILY_WRITES, Bytes),
+            image_proxy: self.images.check()?,
         })
     }
 
@@ -252,6 +274,14 @@ impl Written {
             resume_below,
             ..default
         })
+    }
+}
+
+impl WrittenImages {
+    fn check(self) -> Result<Option<ProxyUrl>, Refusal> {
+        let written = self.proxy.filter(|text| !text.trim().is_empty());
+        let proxy = written.map(|text| ProxyUrl::parse(text.trim())).transpose();
+        proxy.map_err(|error| ("images.proxy", error.to_string()))
     }
 }
 
@@ -359,7 +389,11 @@ mod tests {
         let empty = parse("").expect("defaults");
         assert_eq!(parse(TEMPLATE).expect("the template"), empty);
         assert_eq!(empty.market, None);
-        assert_eq!(empty.policy.network.hosts, [], "no job reaches anything unless its owner says so");
+        assert_eq!(
+            empty.policy.network.hosts,
+            [],
+            "no job reaches anything unless its owner says so"
+        );
         assert_eq!(empty.policy.rest.floor, DEFAULT_FLOOR);
     }
 
@@ -374,6 +408,7 @@ mod tests {
             .collect();
         let mut shown = parse(&shown).expect("the comments read as settings");
         assert_eq!(shown.per_kwh.take(), Some(Micros(300_000)), "an example, not a default");
+        assert!(shown.image_proxy.take().is_some(), "another example");
         assert_eq!(shown, parse("").expect("defaults"));
     }
 
@@ -420,8 +455,14 @@ mod tests {
             ("[limits]\ncore_hard_c = 300\n", 2, 1, "50 to 110"),
             ("[market]\nurl = \"http://example.org\"\n", 2, 1, "https"),
             ("[market]\nurl = \"ftp://x\"\n", 2, 1, "https"),
+            ("[images]\nproxy = \"socks5://x\"\n", 2, 1, "http://host:port"),
             ("[network]\nhosts = [\"https://hf.co/\"]\n", 2, 9, "write \"hf.co\""),
-            ("[network]\nhosts = [\"10.0.0.1\"]\n", 2, 9, "not on the public internet"),
+            (
+                "[network]\nhosts = [\"10.0.0.1\"]\n",
+                2,
+                9,
+                "not on the public internet",
+            ),
             ("[network]\nhost = []\n", 2, 1, "did you mean \"hosts\""),
             ("[network]\n\nup_per_s = 1\n", 3, 1, "at least 1024"),
         ] {

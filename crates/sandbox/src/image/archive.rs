@@ -1,18 +1,17 @@
-//! An OCI archive: an image layout as one tar, as it streams in from the exchange. Blobs may stand in any order, so they are
-//! laid down first, each verified by its own name; nothing is read from them before the whole archive's hash is right.
+//! An OCI archive: an image layout as one tar, as it comes from the exchange. Blobs may stand in any order, so the archive is laid
+//! down first, each blob verified by its own name; nothing is read from them before the whole archive's hash is right.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
 use tar::Entry;
-use tempfile::TempDir;
 
 use super::error::{ImageError, Part};
 use super::manifest::LARGEST_DOCUMENT;
+use super::partial::{Partial, Slice};
 use super::stream::{Expected, Metered, RatioLimit, Verifying};
 use super::tree::EntryPath;
 use super::unpack::{LARGEST_HEADER, shown};
@@ -23,33 +22,43 @@ const MOST_ENTRIES: usize = 10_000;
 /// An OCI archive on its way: a file, or an answer of the exchange.
 #[derive(Debug)]
 pub struct ArchiveStream<R> {
-    /// The archive's bytes, from the first one.
+    /// The archive's bytes, from `from` on.
     pub reader: R,
-    /// How many there will be, if known: for the progress shown, nothing else depends on it.
+    /// Where in the archive they begin: where it was asked for, or before that.
+    pub from: u64,
+    /// How large the whole archive is, if known: for what is shown, and to refuse early what does not fit.
     pub bytes: Option<Bytes>,
 }
 
-/// An archive whose hash was right, taken apart. The blobs are gone when this is dropped.
-#[derive(Debug)]
+/// Where in an archive a blob lies.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    at: u64,
+    size: u64,
+}
+
+/// An archive whose hash was right, and what it holds. Its file goes with it.
 pub(crate) struct Spooled {
-    folder: TempDir,
+    partial: Arc<Partial>,
     /// `index.json`.
     pub(crate) index: Vec<u8>,
-    blobs: BTreeMap<BlobId, u64>,
+    blobs: BTreeMap<BlobId, Place>,
 }
 
 impl Spooled {
     /// Reads a manifest or config.
     pub(crate) fn document(&self, part: Part, digest: BlobId) -> Result<Vec<u8>, ImageError> {
-        let size = *self.blobs.get(&digest).ok_or_else(|| missing(part, digest))?;
+        let Place { at, size } = *self.blobs.get(&digest).ok_or_else(|| missing(part, digest))?;
         if size > LARGEST_DOCUMENT {
             return Err(ImageError::DocumentTooLarge {
                 part,
                 limit: Bytes(LARGEST_DOCUMENT),
             });
         }
-        let path = self.path(digest);
-        std::fs::read(&path).map_err(|error| ImageError::io("read", path, error))
+        let mut bytes = Vec::new();
+        let read = self.partial.slice(at, size).read_to_end(&mut bytes);
+        read.map_err(|error| ImageError::from_reader(part, error))?;
+        Ok(bytes)
     }
 
     /// Whether the archive itself brings this blob, of this size: that a cache has it from elsewhere gives no right to it.
@@ -59,32 +68,35 @@ impl Spooled {
     pub(crate) fn must_hold(&self, part: Part, digest: BlobId, size: u64) -> Result<(), ImageError> {
         match self.blobs.get(&digest) {
             None => Err(missing(part, digest)),
-            Some(actual) if *actual != size => Err(ImageError::WrongSize {
+            Some(actual) if actual.size != size => Err(ImageError::WrongSize {
                 part,
                 expected: size,
-                actual: *actual,
+                actual: actual.size,
             }),
             Some(_) => Ok(()),
         }
     }
 
     /// Opens a layer's blob.
-    pub(crate) fn open(&self, digest: BlobId) -> Result<File, ImageError> {
-        if !self.blobs.contains_key(&digest) {
-            return Err(missing(Part::Layer(digest), digest));
+    pub(crate) fn open(&self, digest: BlobId) -> Result<Slice, ImageError> {
+        let place = self.blobs.get(&digest);
+        let Place { at, size } = *place.ok_or_else(|| missing(Part::Layer(digest), digest))?;
+        Ok(self.partial.slice(at, size))
+    }
+
+    /// Gives the disk back a blob that is no longer needed, on the thread that calls the answer: that may take a while.
+    pub(crate) fn use_up(&self, digest: BlobId) -> impl FnOnce() + Send + 'static {
+        let (partial, place) = (Arc::clone(&self.partial), self.blobs.get(&digest).copied());
+        move || {
+            if let Some(Place { at, size }) = place {
+                partial.use_up(at, size);
+            }
         }
-        let path = self.path(digest);
-        File::open(&path).map_err(|error| ImageError::io("open", path, error))
     }
 
-    /// Forgets a blob that is no longer needed: its file, to be removed, and its size.
-    pub(crate) fn give_up(&mut self, digest: BlobId) -> Option<(PathBuf, u64)> {
-        let size = self.blobs.remove(&digest)?;
-        Some((self.path(digest), size))
-    }
-
-    fn path(&self, digest: BlobId) -> PathBuf {
-        self.folder.path().join(digest.hex())
+    /// The archive goes when it is no longer read.
+    pub(crate) fn discard(&self) {
+        self.partial.discard();
     }
 }
 
@@ -92,30 +104,20 @@ fn missing(part: Part, digest: BlobId) -> ImageError {
     ImageError::malformed(part, format!("the archive holds no blob {digest}"))
 }
 
-/// Reads a whole archive into `folder`. Blocking.
+/// Reads a whole archive as it comes. Blocking.
 ///
 /// # Errors
-/// Any [`ImageError`]; what was written is gone with `folder`.
-pub(crate) fn spool(
-    source: impl Read,
-    digest: BlobId,
-    folder: TempDir,
-    take_room: &mut dyn FnMut(u64) -> Result<(), ImageError>,
-) -> Result<Spooled, ImageError> {
+/// Any [`ImageError`].
+pub(crate) fn spool(partial: Arc<Partial>, digest: BlobId) -> Result<Spooled, ImageError> {
     let mut verifying = Verifying::new(
-        source,
+        partial.follow(),
         Expected {
             part: Part::Archive,
             digest,
             size: None,
         },
     );
-    let mut spooling = Spooling {
-        folder,
-        index: None,
-        blobs: BTreeMap::new(),
-        take_room,
-    };
+    let mut spooling = Spooling::default();
     match spooling.read(&mut verifying) {
         Ok(()) => verifying.finish()?,
         // Before its hash is known to be right, a broken archive is most of all a wrong one.
@@ -127,22 +129,19 @@ pub(crate) fn spool(
         }
         Err(other) => return Err(other),
     }
-    let Spooling {
-        folder, index, blobs, ..
-    } = spooling;
+    let Spooling { index, blobs } = spooling;
     let index =
         index.ok_or_else(|| ImageError::malformed(Part::Archive, "it has no index.json: it is no OCI archive"))?;
-    Ok(Spooled { folder, index, blobs })
+    Ok(Spooled { partial, index, blobs })
 }
 
-struct Spooling<'a> {
-    folder: TempDir,
+#[derive(Default)]
+struct Spooling {
     index: Option<Vec<u8>>,
-    blobs: BTreeMap<BlobId, u64>,
-    take_room: &'a mut dyn FnMut(u64) -> Result<(), ImageError>,
+    blobs: BTreeMap<BlobId, Place>,
 }
 
-impl Spooling<'_> {
+impl Spooling {
     fn read(&mut self, source: impl Read) -> Result<(), ImageError> {
         let broken = |error| ImageError::from_reader(Part::Archive, error);
         // The archive itself is not compressed, so there is no ratio to keep.
@@ -222,47 +221,21 @@ impl Spooling<'_> {
 
     fn blob<R: Read>(&mut self, entry: &mut Entry<'_, R>, digest: BlobId) -> Result<(), ImageError> {
         let part = Part::Blob(digest);
-        let size = entry.size();
-        if self.blobs.insert(digest, size).is_some() {
+        let place = Place {
+            at: entry.raw_file_position(),
+            size: entry.size(),
+        };
+        if self.blobs.insert(digest, place).is_some() {
             return Err(ImageError::malformed(
                 Part::Archive,
                 format!("it holds blob {digest} twice"),
             ));
         }
-        (self.take_room)(size)?;
-        let path = self.folder.path().join(digest.hex());
-        let failed = |error| ImageError::io("write", &path, error);
-        let mut file = File::create_new(&path).map_err(failed)?;
-        let mut verifying = Verifying::new(
-            entry,
-            Expected {
-                part,
-                digest,
-                size: Some(size),
-            },
-        );
-        copy(&mut verifying, &mut file).map_err(|failure| match failure {
-            Failure::Read(error) => ImageError::from_reader(part, error),
-            Failure::Write(error) => failed(error),
-        })?;
-        verifying.finish()
-    }
-}
-
-enum Failure {
-    Read(io::Error),
-    Write(io::Error),
-}
-
-/// `io::copy` that says which side failed.
-fn copy(from: &mut impl Read, to: &mut impl io::Write) -> Result<(), Failure> {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(count) => to.write_all(&buffer[..count]).map_err(Failure::Write)?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Failure::Read(error)),
-        }
+        let expected = Expected {
+            part,
+            digest,
+            size: Some(place.size),
+        };
+        Verifying::new(entry, expected).finish()
     }
 }

@@ -1,5 +1,5 @@
-//! Makes an image ready to run: from the cache, or through a registry or an archive into it. Async at the edge; unpacking runs
-//! on a blocking thread that is fed by a bounded channel, so that no layer is ever held in memory.
+//! Makes an image ready to run: from the cache, or through a registry or an archive into it. Async at the edge; whatever blocks
+//! runs on blocking threads, and no layer is ever held in memory. How a new image is put together is `assemble`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,20 +8,19 @@ use std::sync::Arc;
 
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
-use tokio::io::AsyncRead;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
-use super::archive::{self, ArchiveStream, Spooled};
-use super::error::{Blame, ImageError, Part};
-use super::manifest::{Config, Layer};
-use super::origin::{Origin, blocking, not_opened, pump_archive};
+use super::assemble::Assembly;
+use super::error::{ImageError, Part};
+use super::login::RegistryLogin;
+use super::manifest::Config;
+use super::origin::{Origin, Pull, blocking, not_opened};
+use super::proxy::{Proxy, ProxyChoice};
 use super::reference::{ImageReference, RegistryReference};
 use super::registry::{Registry, RegistryAccess};
-use super::shelf::{ImageRecord, Pin, Room, Shelf};
-use super::source::{ArchiveSource, Deliverer, Deliverers};
-use super::stream::{CHUNKS_IN_FLIGHT, ChannelReader, Expected, Verifying};
-use super::unpack::{self, ExpectedLayer, UnpackLimits};
+use super::room::Room;
+use super::shelf::{ImageRecord, Pin, Shelf};
+use super::source::{ArchiveSource, Deliverer};
+use super::unpack::UnpackLimits;
 use super::user::{self, ImageUser};
 use crate::ids::IdRange;
 
@@ -40,6 +39,10 @@ pub struct CacheSettings {
     pub limits: UnpackLimits,
     /// Which registries may be talked to.
     pub registries: RegistryAccess,
+    /// Through which proxy.
+    pub proxy: ProxyChoice,
+    /// Most that is written for images on one UTC day, packed and unpacked; as much as there is room for where `None`.
+    pub daily_writes: Option<Bytes>,
 }
 
 /// How far a transfer is.
@@ -55,6 +58,7 @@ pub struct Progress {
 #[derive(Clone)]
 pub struct Cache {
     shelf: Arc<Shelf>,
+    proxy: Proxy,
     /// One image at a time: two would only share the line and fight for room.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -118,34 +122,46 @@ impl Cache {
     /// Opens or makes the cache, and removes what a crash left unfinished. Blocking.
     ///
     /// # Errors
-    /// [`ImageError::CacheInUse`], or [`ImageError::Io`].
+    /// [`ImageError::CacheInUse`], [`ImageError::BadProxy`], or [`ImageError::Io`].
     pub fn open(settings: CacheSettings) -> Result<Self, ImageError> {
+        let proxy = Proxy::find(&settings.proxy).map_err(|error| ImageError::BadProxy {
+            reason: error.to_string(),
+        })?;
         Ok(Self {
+            proxy,
             shelf: Shelf::open(settings)?,
             turn: Arc::default(),
         })
     }
 
     /// Makes the image ready: from the cache where its source has delivered it before and says that this job may have it, else
-    /// from the source. If this future is dropped the transfer stops and nothing is left of it.
+    /// from the source. `login` is the job's, for the registry of its image. If this future is dropped the transfer stops; what
+    /// came of it is gone on with at the next try.
     ///
     /// # Errors
-    /// Any [`ImageError`]; nothing of the failed image is left, except layers that are complete in themselves.
+    /// Any [`ImageError`]. Of an image that fails on its own account nothing is left; where the way broke, layers that are
+    /// complete in themselves and what came of the others.
     pub async fn prepare(
         &self,
         image: &ImageReference,
+        login: Option<&RegistryLogin>,
         archives: &impl ArchiveSource,
         report: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<PreparedImage, ImageError> {
         let report: Report = Arc::new(report);
         match image {
-            ImageReference::Registry(reference) => self.from_registry(reference, report).await,
+            ImageReference::Registry(reference) => self.from_registry(reference, login, report).await,
             ImageReference::Archive(digest) => self.from_archive(*digest, archives, report).await,
         }
     }
 
-    async fn from_registry(&self, reference: &RegistryReference, report: Report) -> Result<PreparedImage, ImageError> {
-        let registry = Registry::new(reference, self.shelf.settings.registries)?;
+    async fn from_registry(
+        &self,
+        reference: &RegistryReference,
+        login: Option<&RegistryLogin>,
+        report: Report,
+    ) -> Result<PreparedImage, ImageError> {
+        let registry = Registry::new(reference, self.shelf.settings.registries, &self.proxy, login)?;
         let (image, deliverer) = (reference.digest(), registry.deliverer());
         if let Some(known) = self.known(image, &deliverer).await? {
             registry.allows(&known.parts()).await?;
@@ -157,13 +173,14 @@ impl Cache {
             return self.ready(known).await;
         }
         let document = registry.manifest(image).await?;
-        let origin = Origin::Registry {
-            registry,
-            reference: reference.clone(),
-            report,
+        let origin = Origin::Registry(Pull::new(Arc::new(registry), report));
+        let assembly = Assembly {
+            shelf: &self.shelf,
+            room: Room::new(&self.shelf),
+            image,
+            deliverer,
         };
-        self.assemble(image, (image, document), origin, deliverer, self.shelf.room())
-            .await
+        assembly.assemble((image, document), origin).await
     }
 
     async fn from_archive(
@@ -182,12 +199,16 @@ impl Cache {
             archives.allows(image).await.map_err(|error| not_opened(&error))?;
             return self.ready(known).await;
         }
-        let stream = archives.open(image).await.map_err(|error| not_opened(&error))?;
-        let (spooled, room) = self.spool(image, stream, self.shelf.room(), report).await?;
+        let assembly = Assembly {
+            shelf: &self.shelf,
+            room: Room::new(&self.shelf),
+            image,
+            deliverer,
+        };
+        let spooled = assembly.spool(archives, &report).await?;
         let document = spooled.index.clone();
         let first = (BlobId::of(&document), document);
-        self.assemble(image, first, Origin::Archive(spooled), deliverer, room)
-            .await
+        assembly.assemble(first, Origin::Archive(spooled)).await
     }
 
     /// An image that this deliverer has delivered before. It may not be opened before the deliverer has said that this job
@@ -215,195 +236,10 @@ impl Cache {
         } = known;
         blocking(move || finish(&shelf, image, &record, &config, pins)).await
     }
-
-    /// From an index or manifest to a ready image. Where that fails for good, the layers that were already complete go too.
-    async fn assemble(
-        &self,
-        image: BlobId,
-        first: (BlobId, Vec<u8>),
-        mut origin: Origin,
-        deliverer: Deliverer,
-        room: Room,
-    ) -> Result<PreparedImage, ImageError> {
-        let mut fresh = Vec::new();
-        let result = self
-            .assemble_from(image, first, &mut origin, &deliverer, room, &mut fresh)
-            .await;
-        match &result {
-            // What came whole before the network broke is not fetched again.
-            Err(error) if error.blame() == Blame::Network => fresh.clear(),
-            Err(_) => {}
-            Ok(_) => fresh.clear(),
-        }
-        let shelf = Arc::clone(&self.shelf);
-        // Dropping the origin removes what is left of an archive.
-        blocking(move || {
-            drop(origin);
-            fresh.into_iter().try_for_each(|layer| shelf.discard(layer))
-        })
-        .await?;
-        result
-    }
-
-    async fn assemble_from(
-        &self,
-        image: BlobId,
-        first: (BlobId, Vec<u8>),
-        origin: &mut Origin,
-        deliverer: &Deliverer,
-        mut room: Room,
-        fresh: &mut Vec<BlobId>,
-    ) -> Result<PreparedImage, ImageError> {
-        let (digest, document, manifest) = origin.manifest(first).await?;
-        let config_bytes = origin.document(Part::Config, manifest.config.digest).await?;
-        let config = Config::parse(&config_bytes, manifest.layers.len())?;
-
-        let mut here: Vec<(ExpectedLayer, Pin)> = Vec::new();
-        let mut missing: Vec<ExpectedLayer> = Vec::new();
-        for (layer, diff_id) in manifest.layers.iter().zip(&config.diff_ids) {
-            let expected = ExpectedLayer {
-                blob: *layer,
-                diff_id: *diff_id,
-            };
-            let seen = here.iter().map(|(other, _)| other).chain(&missing);
-            if seen.map(|other| other.blob.digest).any(|digest| digest == layer.digest) {
-                continue;
-            }
-            match self.shelf.pin(layer.digest) {
-                Some(pin) => here.push((expected, pin)),
-                None => missing.push(expected),
-            }
-        }
-        room.expect(missing.iter().map(|layer| layer.blob.size).fold(0, u64::saturating_add))?;
-        origin.start(&manifest, &missing);
-        let mut pins = self.proven(origin, deliverer, here).await?;
-        for layer in missing {
-            let entries: u64 = pins.iter().map(|pin| pin.entries).sum();
-            let (pin, returned) = self.unpack(origin, layer, entries, room).await?;
-            room = returned;
-            fresh.push(pin.digest);
-            origin.has_delivered(&self.shelf, pin.digest, deliverer).await?;
-            room.give_back(origin.layer_is_done(pin.digest).await?);
-            pins.push(pin);
-        }
-        let layers = manifest.layers.iter().map(|layer| layer.digest).collect();
-        let record = ImageRecord {
-            manifest: digest,
-            config: manifest.config.digest,
-            layers,
-            delivered_by: Deliverers::default(),
-        };
-        let (shelf, deliverer) = (Arc::clone(&self.shelf), deliverer.clone());
-        blocking(move || {
-            let ready = finish(&shelf, image, &record, &config_bytes, pins)?;
-            shelf.record(image, &record, [&document, &config_bytes], &deliverer)?;
-            Ok(ready)
-        })
-        .await
-    }
-
-    /// Layers of the cache, each after the origin has proven that it has the blob and that this job may have it. Nothing is
-    /// told of what the cache holds before that.
-    async fn proven(
-        &self,
-        origin: &mut Origin,
-        deliverer: &Deliverer,
-        here: Vec<(ExpectedLayer, Pin)>,
-    ) -> Result<Vec<Pin>, ImageError> {
-        let known: Vec<bool> = here
-            .iter()
-            .map(|(_, pin)| self.shelf.was_delivered_by(pin, deliverer))
-            .collect();
-        let (mut to_ask, mut pins) = (Vec::new(), Vec::new());
-        for ((layer, pin), known) in here.into_iter().zip(known) {
-            let part = Part::Layer(layer.blob.digest);
-            match origin {
-                Origin::Archive(spooled) => spooled.must_hold(part, layer.blob.digest, layer.blob.size)?,
-                Origin::Registry { .. } if known => to_ask.push((part, layer.blob.digest)),
-                Origin::Registry { .. } => {
-                    self.deliver_again(origin, &layer.blob).await?;
-                    origin.has_delivered(&self.shelf, pin.digest, deliverer).await?;
-                }
-            }
-            if pin.diff_id != layer.diff_id {
-                return Err(other_content(&layer.blob));
-            }
-            pins.push(pin);
-        }
-        if let Origin::Registry { registry, .. } = origin {
-            registry.allows(&to_ask).await?;
-        }
-        Ok(pins)
-    }
-
-    /// Has a layer that is in the cache already sent once more, and hashes it: it is worth something only as a proof.
-    async fn deliver_again(&self, origin: &mut Origin, layer: &Layer) -> Result<(), ImageError> {
-        let mut pumps = JoinSet::new();
-        let source = origin.layer(layer, &mut pumps).await?;
-        let expected = Expected {
-            part: Part::Layer(layer.digest),
-            digest: layer.digest,
-            size: Some(layer.size),
-        };
-        blocking(move || Verifying::new(source, expected).finish()).await
-    }
-
-    /// One layer into the cache.
-    async fn unpack(
-        &self,
-        origin: &mut Origin,
-        layer: ExpectedLayer,
-        entries_before: u64,
-        mut room: Room,
-    ) -> Result<(Pin, Room), ImageError> {
-        // Dropped with this future: then the channel ends, the reader fails, and the unfinished folder goes.
-        let mut pumps = JoinSet::new();
-        let source = origin.layer(&layer.blob, &mut pumps).await?;
-        let shelf = Arc::clone(&self.shelf);
-        blocking(move || {
-            let folder = shelf.unfinished()?;
-            let root = folder.path().join("root");
-            std::fs::create_dir(&root).map_err(|error| ImageError::io("create", &root, error))?;
-            let settings = &shelf.settings;
-            let (owners, limits) = (settings.owners, settings.limits);
-            let mut take_room = |bytes| room.take(bytes);
-            let unpacked =
-                unpack::unpack_layer(source, &layer, &root, owners, limits, entries_before, &mut take_room)?;
-            let ExpectedLayer { blob, diff_id } = layer;
-            if unpacked.skipped_pipes > 0 {
-                tracing::warn!(layer = %blob.digest, pipes = unpacked.skipped_pipes, "named pipes of the image were left out");
-            }
-            let pin = shelf.commit(folder, blob.digest, diff_id, &unpacked, &mut room)?;
-            Ok((pin, room))
-        })
-        .await
-    }
-
-    async fn spool<R: AsyncRead + Send + Unpin>(
-        &self,
-        digest: BlobId,
-        stream: ArchiveStream<R>,
-        mut room: Room,
-        report: Report,
-    ) -> Result<(Spooled, Room), ImageError> {
-        if let Some(bytes) = stream.bytes {
-            room.expect(bytes.0)?;
-        }
-        let (sender, receiver) = mpsc::channel(CHUNKS_IN_FLIGHT);
-        let shelf = Arc::clone(&self.shelf);
-        let spooling = blocking(move || {
-            let folder = shelf.unfinished()?;
-            let mut take_room = |bytes| room.take(bytes);
-            let spooled = archive::spool(ChannelReader::new(receiver), digest, folder, &mut take_room)?;
-            Ok((spooled, room))
-        });
-        let (result, ()) = tokio::join!(spooling, pump_archive(stream, sender, &report));
-        result
-    }
 }
 
 /// What is the same for an image from the cache and one just unpacked.
-fn finish(
+pub(super) fn finish(
     shelf: &Shelf,
     digest: BlobId,
     record: &ImageRecord,
@@ -411,11 +247,12 @@ fn finish(
     pins: Vec<Pin>,
 ) -> Result<PreparedImage, ImageError> {
     let config = Config::parse(config, record.layers.len())?;
-    let roots: BTreeMap<BlobId, &Pin> = pins.iter().map(|pin| (pin.digest, pin)).collect();
+    let roots: BTreeMap<BlobId, &Pin> = pins.iter().map(|pin| (pin.key, pin)).collect();
     let mut layers: Vec<PathBuf> = Vec::new();
     for (place, layer) in record.layers.iter().enumerate() {
         // overlayfs refuses a directory that is stacked twice. What lies lower adds nothing to its equal above.
-        if let Some(pin) = roots.get(layer).filter(|_| !record.layers[place + 1..].contains(layer)) {
+        let comes_again = record.layers[place + 1..].iter().any(|above| above.key == layer.key);
+        if let Some(pin) = roots.get(&layer.key).filter(|_| !comes_again) {
             layers.push(pin.root());
         }
     }
@@ -462,15 +299,8 @@ impl Known {
             parts.push((Part::Manifest, manifest));
         }
         parts.push((Part::Config, config));
-        let layers: BTreeSet<BlobId> = self.record.layers.iter().copied().collect();
+        let layers: BTreeSet<BlobId> = self.record.layers.iter().map(|layer| layer.blob).collect();
         parts.extend(layers.into_iter().map(|layer| (Part::Layer(layer), layer)));
         parts
     }
-}
-
-fn other_content(layer: &Layer) -> ImageError {
-    ImageError::malformed(
-        Part::Config,
-        format!("it names another content for {}", Part::Layer(layer.digest)),
-    )
 }

@@ -189,6 +189,19 @@ pub enum ImageError {
         /// What must stay free.
         floor: Bytes,
     },
+    /// More would be written than the owner lets be written in one day.
+    #[error(
+        "image needs {} more to be written, and of the {} a day that this machine lets images write {} are left: try again after midnight UTC, or raise daily_writes in agent.toml",
+        Size(*.needed), Size(*.cap), Size(*.left)
+    )]
+    DailyWrites {
+        /// What is known to be needed.
+        needed: Bytes,
+        /// Most of a day.
+        cap: Bytes,
+        /// What is left of today's.
+        left: Bytes,
+    },
     /// The file system has no room left.
     #[error("the disk that holds the image cache ({}) is full: free some space", directory.display())]
     DiskFull {
@@ -227,6 +240,12 @@ pub enum ImageError {
     NotPermitted {
         /// The operation, as a verb.
         doing: &'static str,
+    },
+    /// The proxy that the environment names cannot be used.
+    #[error("the proxy of HTTPS_PROXY or ALL_PROXY cannot be used: {reason}")]
+    BadProxy {
+        /// What would be right.
+        reason: String,
     },
     /// Another agent has the cache open.
     #[error("the image cache {} is in use by another agent: stop it, or give this one another data folder", directory.display())]
@@ -270,9 +289,11 @@ impl ImageError {
             Self::OwnerOutsideRange { .. }
             | Self::OverBudget { .. }
             | Self::FreeSpaceFloor { .. }
+            | Self::DailyWrites { .. }
             | Self::DiskFull { .. }
             | Self::ArchiveRefused { .. }
             | Self::NotPermitted { .. }
+            | Self::BadProxy { .. }
             | Self::CacheInUse { .. }
             | Self::Io { .. } => Blame::Machine,
             Self::Registry {

@@ -171,8 +171,11 @@ pub fn choose_manifest(index: &[Descriptor]) -> Result<&Descriptor, ImageError> 
     if let Some(found) = index.iter().find(|entry| entry.platform.as_ref().is_some_and(fits)) {
         return Ok(found);
     }
+    // Attestations and the like stand beside images under a platform that nobody has.
+    let is_image = |entry: &&Descriptor| entry.platform.as_ref().is_none_or(|platform| platform.os != "unknown");
+    let mut images = index.iter().filter(is_image);
     // Without a platform the config decides, as long as there is no choice to make.
-    if let [only] = index
+    if let (Some(only), None) = (images.next(), images.next())
         && only.platform.is_none()
     {
         return Ok(only);
@@ -410,6 +413,8 @@ mod tests {
             Err(&refused),
         );
         check_choice(&[entry(Some(("windows", mine)))], Err("image is for windows/"));
+        check_choice(&[entry(Some(("unknown", "unknown"))), entry(None)], Ok(1));
+        check_choice(&[entry(Some(("unknown", "unknown")))], Err("names no manifest"));
         check_choice(&[entry(None), entry(None)], Err("names no manifest"));
         check_choice(&[], Err("names no manifest"));
     }

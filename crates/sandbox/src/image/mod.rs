@@ -22,23 +22,33 @@
 //! What is left: from how fast an image is ready somebody who already knows a digest may guess that it was here.
 
 mod archive;
+mod assemble;
+mod below;
 mod cache;
+mod disk;
 mod error;
+mod login;
 pub mod manifest;
 mod origin;
+mod partial;
+mod proxy;
 mod public_address;
 mod reference;
 mod registry;
+mod room;
 mod shelf;
 mod source;
 mod stream;
 mod tree;
 pub mod unpack;
 mod user;
+mod written;
 
 pub use archive::ArchiveStream;
 pub use cache::{Cache, CacheSettings, PreparedImage, Progress};
 pub use error::{Blame, ImageError, Part};
+pub use login::{LOGIN_SECRET, RegistryLogin, RegistryLoginError};
+pub use proxy::{ProxyChoice, ProxyUrl, ProxyUrlError};
 pub use reference::{ImageReference, RegistryReference};
 pub use registry::{RegistryAccess, TokenChallenge};
 pub use source::ArchiveSource;

@@ -1,27 +1,27 @@
 //! Where the parts of one image come from while it is prepared: its registry, or the archive that was laid down. Transfers
-//! only; what the cache makes of them is `cache`'s.
+//! only; what the cache makes of them is `assemble`'s.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::sync::mpsc;
+use tokio::io::AsyncReadExt;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use super::archive::{ArchiveStream, Spooled};
+use super::archive::Spooled;
 use super::cache::{Progress, Report};
-use super::error::{ImageError, Part};
+use super::error::{Blame, ImageError, Part};
 use super::manifest::{self, Document, Layer, Manifest};
-use super::reference::RegistryReference;
+use super::partial::{CHUNKS_IN_FLIGHT, Chunk, Partial};
 use super::registry::Registry;
+use super::room::Room;
 use super::shelf::Shelf;
-use super::source::Deliverer;
-use super::stream::{CHUNKS_IN_FLIGHT, ChannelReader, Chunk};
+use super::source::{ArchiveSource, Deliverer};
 use super::unpack::ExpectedLayer;
 
 /// An index may point to an index (some builders' layouts do), but not for ever.
@@ -30,22 +30,62 @@ const DEEPEST_INDEX: usize = 3;
 /// Read from an archive at a time.
 const CHUNK: usize = 64 << 10;
 
-/// Where the parts of the image that is being prepared come from.
+/// Layers that come at the same time. More fill no line that three do not fill.
+const LINES: usize = 3;
+
+/// How often one blob may break off and be gone on with, each time after at least a byte of it came. A way that breaks at once
+/// is tried again by who asked for the image, after a pause.
+const MOST_BREAKS: usize = 100;
+
+/// See above.
 pub(super) enum Origin {
-    Registry {
-        registry: Registry,
-        reference: RegistryReference,
-        report: Report,
-    },
+    Registry(Pull),
     Archive(Spooled),
+}
+
+/// An image that comes from a registry.
+pub(super) struct Pull {
+    pub(super) registry: Arc<Registry>,
+    report: Report,
+    lines: Arc<Semaphore>,
+    transfers: BTreeMap<BlobId, (Layer, Arc<Partial>)>,
+    pumps: JoinSet<()>,
+}
+
+impl Pull {
+    pub(super) fn new(registry: Arc<Registry>, report: Report) -> Self {
+        Self {
+            registry,
+            report,
+            lines: Arc::new(Semaphore::new(LINES)),
+            transfers: BTreeMap::new(),
+            pumps: JoinSet::new(),
+        }
+    }
+
+    fn pump(&mut self, layer: Layer, partial: Arc<Partial>) {
+        let (registry, lines) = (Arc::clone(&self.registry), Arc::clone(&self.lines));
+        let report = Arc::clone(&self.report);
+        self.pumps.spawn(async move {
+            let waiting = partial.stops_unless_begun();
+            // Never closed.
+            let Ok(_line) = lines.acquire_owned().await else { return };
+            let (sender, receiver) = mpsc::channel(CHUNKS_IN_FLIGHT);
+            let from = partial.length();
+            let written = partial.write(receiver);
+            waiting.begun();
+            let last = transfer(&registry, &layer, from, &sender, &report).await;
+            drop(sender.send(last).await);
+            drop(sender);
+            // The line is free once what came is on the disk.
+            drop(written.await);
+        });
+    }
 }
 
 impl Origin {
     /// Follows indexes to the manifest for this machine.
-    pub(super) async fn manifest(
-        &mut self,
-        first: (BlobId, Vec<u8>),
-    ) -> Result<(BlobId, Vec<u8>, Manifest), ImageError> {
+    pub(super) async fn manifest(&self, first: (BlobId, Vec<u8>)) -> Result<(BlobId, Vec<u8>, Manifest), ImageError> {
         let (mut digest, mut document) = first;
         for _ in 0..=DEEPEST_INDEX {
             let list = match Document::parse(&document)? {
@@ -61,121 +101,254 @@ impl Origin {
         ))
     }
 
-    pub(super) async fn document(&mut self, part: Part, digest: BlobId) -> Result<Vec<u8>, ImageError> {
+    pub(super) async fn document(&self, part: Part, digest: BlobId) -> Result<Vec<u8>, ImageError> {
         match self {
-            Self::Registry { registry, .. } if part == Part::Config => registry.config(digest).await,
-            Self::Registry { registry, .. } => registry.manifest(digest).await,
+            Self::Registry(pull) if part == Part::Config => pull.registry.config(digest).await,
+            Self::Registry(pull) => pull.registry.manifest(digest).await,
             Self::Archive(spooled) => spooled.document(part, digest),
         }
     }
 
-    /// From here on progress is known against a whole: what is in the cache counts as transferred.
-    pub(super) fn start(&mut self, manifest: &Manifest, missing: &[ExpectedLayer]) {
-        if let Self::Registry { report, .. } = self {
-            let sizes: BTreeMap<BlobId, u64> = manifest.layers.iter().map(|layer| (layer.digest, layer.size)).collect();
-            let total = sizes.values().copied().fold(0, u64::saturating_add);
-            let fetched: u64 = missing.iter().map(|layer| layer.blob.size).sum();
-            let here = total.saturating_sub(fetched);
-            let (done, inner) = (AtomicU64::new(here), Arc::clone(report));
-            *report = Arc::new(move |more: Progress| {
-                let done = done.fetch_add(more.done.0, Ordering::Relaxed) + more.done.0;
-                inner(Progress {
-                    done: Bytes(done),
-                    total: Some(Bytes(total)),
-                });
-            });
-            report(Progress {
-                done: Bytes(0),
-                total: None,
-            });
-        }
-    }
-
-    /// Notes what a registry has just delivered. An archive has to bring its own each time.
-    pub(super) async fn has_delivered(
-        &self,
-        shelf: &Arc<Shelf>,
-        layer: BlobId,
-        deliverer: &Deliverer,
-    ) -> Result<(), ImageError> {
-        match self {
-            Self::Registry { .. } => {
-                let (shelf, deliverer) = (Arc::clone(shelf), deliverer.clone());
-                blocking(move || shelf.add_deliverer(layer, &deliverer)).await
-            }
-            Self::Archive(_) => Ok(()),
-        }
-    }
-
-    /// A reader for the blocking thread, and whatever feeds it in `pumps`.
-    pub(super) async fn layer(
+    /// Begins to transfer what is missing. From here on progress is known against a whole: what is in the cache, and what an
+    /// earlier try left, counts as transferred.
+    pub(super) async fn start(
         &mut self,
-        layer: &Layer,
-        pumps: &mut JoinSet<()>,
-    ) -> Result<Box<dyn Read + Send>, ImageError> {
+        (shelf, room, deliverer): (&Arc<Shelf>, &Arc<Room>, &Deliverer),
+        manifest: &Manifest,
+        missing: &[ExpectedLayer],
+    ) -> Result<(), ImageError> {
+        let Self::Registry(pull) = self else { return Ok(()) };
+        let layers: Vec<Layer> = missing.iter().map(|layer| layer.blob).collect();
+        let opened = {
+            let (shelf, room, deliverer) = (Arc::clone(shelf), Arc::clone(room), deliverer.clone());
+            let open = move |layer: Layer| Ok((layer, Partial::open(&shelf, &room, &deliverer, layer.digest)?));
+            blocking(move || layers.into_iter().map(open).collect::<Result<Vec<_>, ImageError>>()).await?
+        };
+        let sizes: BTreeMap<BlobId, u64> = manifest.layers.iter().map(|layer| (layer.digest, layer.size)).collect();
+        let total = sizes.values().copied().fold(0, u64::saturating_add);
+        let to_come = |(layer, partial): &(Layer, Arc<Partial>)| layer.size.saturating_sub(partial.length());
+        let to_come = opened.iter().map(to_come).fold(0, u64::saturating_add);
+        room.expect(to_come)?;
+        pull.report = counting(&pull.report, total.saturating_sub(to_come), total);
+        for (layer, partial) in opened {
+            pull.transfers.insert(layer.digest, (layer, Arc::clone(&partial)));
+            pull.pump(layer, partial);
+        }
+        Ok(())
+    }
+
+    /// A reader for the blocking thread.
+    pub(super) fn layer(&self, layer: BlobId) -> Result<Box<dyn Read + Send>, ImageError> {
         match self {
-            Self::Registry {
-                registry,
-                reference,
-                report,
-            } => {
-                let answer = registry.layer(layer.digest).await?;
-                let (sender, receiver) = mpsc::channel(CHUNKS_IN_FLIGHT);
-                let report = Arc::clone(report);
-                let count = move |bytes| {
-                    report(Progress {
-                        done: Bytes(bytes),
-                        total: None,
-                    })
-                };
-                pumps.spawn(Registry::pump(reference.clone(), answer, sender, count));
-                Ok(Box::new(ChannelReader::new(receiver)))
+            Self::Registry(pull) => {
+                let found = pull.transfers.get(&layer);
+                let (_, partial) = found.expect("each missing layer's transfer was started");
+                Ok(Box::new(partial.follow()))
             }
-            Self::Archive(spooled) => Ok(Box::new(spooled.open(layer.digest)?)),
+            Self::Archive(spooled) => Ok(Box::new(spooled.open(layer)?)),
         }
     }
 
-    /// Removes what the layer was unpacked from; says how much room that gives back.
-    pub(super) async fn layer_is_done(&mut self, digest: BlobId) -> Result<u64, ImageError> {
-        let spooled = match self {
-            Self::Registry { .. } => None,
-            Self::Archive(spooled) => spooled.give_up(digest),
+    /// Has a layer transferred anew whose first bytes an earlier try had left, as they may be spoilt. `false` where all bytes
+    /// of it came just now.
+    pub(super) async fn begin_anew(&mut self, layer: BlobId) -> Result<bool, ImageError> {
+        let Self::Registry(pull) = self else { return Ok(false) };
+        let Some((layer, partial)) = pull.transfers.get(&layer).filter(|(_, partial)| partial.was_resumed()) else {
+            return Ok(false);
         };
-        let Some((path, size)) = spooled else { return Ok(0) };
-        // Freeing gigabytes takes a file system a while.
-        blocking(move || std::fs::remove_file(&path).map_err(|error| ImageError::io("remove", path, error))).await?;
-        Ok(size)
+        let (layer, partial) = (*layer, Arc::clone(partial));
+        tracing::warn!(layer = %layer.digest, "what an earlier transfer left is of no use, and is fetched anew");
+        let emptied = Arc::clone(&partial);
+        blocking(move || emptied.begin_anew()).await?;
+        pull.pump(layer, partial);
+        Ok(true)
+    }
+
+    /// Removes what the layer was unpacked from.
+    pub(super) async fn layer_is_done(&mut self, layer: BlobId) -> Result<(), ImageError> {
+        match self {
+            Self::Registry(pull) => {
+                let Some((_, partial)) = pull.transfers.remove(&layer) else {
+                    return Ok(());
+                };
+                partial.discard();
+                // Freeing gigabytes takes a file system a while.
+                blocking(move || {
+                    partial.wait_for_writer();
+                    drop(partial);
+                    Ok(())
+                })
+                .await
+            }
+            Self::Archive(spooled) => {
+                let used_up = spooled.use_up(layer);
+                blocking(move || {
+                    used_up();
+                    Ok(())
+                })
+                .await
+            }
+        }
+    }
+
+    /// Stops all transfers. What came of them is kept for the next try if `keep` says so.
+    pub(super) async fn close(mut self, keep: bool) -> Result<(), ImageError> {
+        if let Self::Registry(pull) = &mut self {
+            pull.pumps.shutdown().await;
+        }
+        blocking(move || {
+            match &self {
+                Self::Registry(pull) => {
+                    for (_, partial) in pull.transfers.values() {
+                        partial.wait_for_writer();
+                        if !keep {
+                            partial.discard();
+                        }
+                    }
+                }
+                Self::Archive(spooled) if !keep => spooled.discard(),
+                Self::Archive(_) => {}
+            }
+            drop(self);
+            Ok(())
+        })
+        .await
     }
 }
 
-pub(super) async fn pump_archive<R: AsyncRead + Unpin>(
-    mut stream: ArchiveStream<R>,
-    chunks: mpsc::Sender<Chunk>,
+/// Adds up what comes.
+fn counting(report: &Report, here: u64, total: u64) -> Report {
+    let (done, inner) = (AtomicU64::new(here), Arc::clone(report));
+    let counting: Report = Arc::new(move |more: Progress| {
+        let done = done.fetch_add(more.done.0, Ordering::Relaxed) + more.done.0;
+        inner(Progress {
+            done: Bytes(done),
+            total: Some(Bytes(total)),
+        });
+    });
+    counting(Progress {
+        done: Bytes(0),
+        total: None,
+    });
+    counting
+}
+
+/// Sends a layer's bytes from `at` on to who writes them; the last chunk is the answer.
+async fn transfer(
+    registry: &Registry,
+    layer: &Layer,
+    mut at: u64,
+    chunks: &mpsc::Sender<Chunk>,
+    report: &Report,
+) -> Chunk {
+    if at >= layer.size {
+        // All of it is here, and whether this job may have it is still to be said.
+        return match registry.allows(&[(Part::Layer(layer.digest), layer.digest)]).await {
+            Ok(()) => Chunk::End,
+            Err(error) => Chunk::Failed(error),
+        };
+    }
+    for _ in 0..MOST_BREAKS {
+        let before = at;
+        let broken = match registry.layer(layer.digest, at).await {
+            Err(error) => error,
+            Ok((mut answer, mut known)) => loop {
+                match registry.next(&mut answer).await {
+                    Ok(Some(mut bytes)) => {
+                        let skipped = known.min(bytes.len() as u64);
+                        known -= skipped;
+                        bytes.advance(usize::try_from(skipped).unwrap_or(bytes.len()));
+                        let count = bytes.len() as u64;
+                        at += count;
+                        report(Progress {
+                            done: Bytes(count),
+                            total: None,
+                        });
+                        let nobody_listens = count > 0 && chunks.send(Chunk::Bytes(bytes)).await.is_err();
+                        // One byte too many is enough to refuse it by.
+                        if nobody_listens || at > layer.size {
+                            return Chunk::End;
+                        }
+                    }
+                    Ok(None) => return Chunk::End,
+                    Err(error) => break error,
+                }
+            },
+        };
+        if at == before || broken.blame() != Blame::Network {
+            return Chunk::Failed(broken);
+        }
+        tracing::info!(layer = %layer.digest, at, %broken, "a transfer broke off and goes on");
+    }
+    Chunk::Failed(ImageError::TransferStopped)
+}
+
+/// Brings an archive to the disk, from where an earlier try left it.
+pub(super) async fn transfer_archive(
+    archives: &impl ArchiveSource,
+    archive: BlobId,
+    partial: &Arc<Partial>,
+    room: &Arc<Room>,
     report: &Report,
 ) {
-    let mut done = 0;
-    loop {
-        let mut buffer = BytesMut::with_capacity(CHUNK);
-        let chunk = match stream.reader.read_buf(&mut buffer).await {
-            Ok(0) => Chunk::End,
-            Ok(count) => {
-                done += count as u64;
-                report(Progress {
-                    done: Bytes(done),
-                    total: stream.bytes,
-                });
-                Chunk::Bytes(buffer.freeze())
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the image's archive could not be read on");
-                Chunk::Failed(ImageError::TransferStopped)
-            }
+    let (sender, receiver) = mpsc::channel(CHUNKS_IN_FLIGHT);
+    let from = partial.length();
+    let written = partial.write(receiver);
+    let last = send_archive(archives, archive, from, room, &sender, report).await;
+    drop(sender.send(last).await);
+    drop(sender);
+    drop(written.await);
+}
+
+async fn send_archive(
+    archives: &impl ArchiveSource,
+    archive: BlobId,
+    mut at: u64,
+    room: &Arc<Room>,
+    chunks: &mpsc::Sender<Chunk>,
+    report: &Report,
+) -> Chunk {
+    for _ in 0..MOST_BREAKS {
+        let before = at;
+        let mut stream = match archives.open(archive, at).await {
+            Ok(stream) => stream,
+            Err(error) => return Chunk::Failed(not_opened(&error)),
         };
-        let last = !matches!(chunk, Chunk::Bytes(_));
-        if chunks.send(chunk).await.is_err() || last {
-            return;
+        if let Some(total) = stream.bytes
+            && let Err(error) = room.expect(total.0.saturating_sub(at))
+        {
+            return Chunk::Failed(error);
+        }
+        let mut known = at.saturating_sub(stream.from);
+        loop {
+            let mut buffer = BytesMut::with_capacity(CHUNK);
+            match stream.reader.read_buf(&mut buffer).await {
+                Ok(0) => return Chunk::End,
+                Ok(count) => {
+                    let skipped = known.min(count as u64);
+                    known -= skipped;
+                    buffer.advance(usize::try_from(skipped).unwrap_or(count));
+                    at += buffer.len() as u64;
+                    report(Progress {
+                        done: Bytes(at),
+                        total: stream.bytes,
+                    });
+                    let came = !buffer.is_empty();
+                    if came && chunks.send(Chunk::Bytes(buffer.freeze())).await.is_err() {
+                        return Chunk::End;
+                    }
+                }
+                Err(error) => {
+                    tracing::info!(%archive, at, %error, "the image's archive broke off");
+                    break;
+                }
+            }
+        }
+        if at == before {
+            break;
         }
     }
+    Chunk::Failed(ImageError::TransferStopped)
 }
 
 pub(super) fn not_opened(error: &io::Error) -> ImageError {

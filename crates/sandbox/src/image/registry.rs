@@ -1,25 +1,26 @@
-//! Pulls from a registry (OCI distribution specification 1.1): documents and blobs by digest, anonymously or with the token
-//! that the registry's own token server gives to everybody. A registry is named by a stranger: every answer is read with a
-//! limit, and neither it nor its redirects can lead into the owner's network.
+//! Pulls from a registry (OCI distribution specification 1.1): documents and blobs by digest, with the job's login or with none,
+//! shown as the registry asks for it: a token of its token server's, or the login itself. A registry is named by a stranger:
+//! every answer is read with a limit, and neither it nor its redirects can lead into the owner's network.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use reqwest::header::{ACCEPT, WWW_AUTHENTICATE};
-use reqwest::redirect::{Attempt, Policy};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_RANGE, HeaderValue, LOCATION, RANGE, WWW_AUTHENTICATE};
+use reqwest::redirect::Policy;
 use reqwest::{Client, Method, Response, StatusCode, Url};
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
 use serde::Deserialize;
-use tokio::sync::{Mutex, mpsc};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Mutex;
 
 use super::error::{ImageError, Part};
-use super::manifest::LARGEST_DOCUMENT;
-use super::public_address::{NotPublicHost, PublicResolver, is_public};
+use super::login::{LOGIN_SECRET, RegistryLogin};
+use super::manifest::{LARGEST_DOCUMENT, Layer};
+use super::proxy::Proxy;
+use super::public_address::{NotPublicHost, check_name, is_public};
 use super::reference::{RegistryReference, host_address, is_loopback_host};
 use super::source::Deliverer;
-use super::stream::Chunk;
 
 /// Which registries may be talked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +43,25 @@ const MOST_REDIRECTS: usize = 5;
 const QUESTIONS_AT_ONCE: usize = 8;
 const LARGEST_TOKEN_ANSWER: u64 = 64 << 10;
 
+const UNANSWERABLE: &str = "it asks for a login in a way that cannot be answered; use another registry";
+
 /// One registry, for the time of one image.
 pub(crate) struct Registry {
     http: Client,
     reference: RegistryReference,
     access: RegistryAccess,
-    token: Mutex<Option<String>>,
+    proxied: bool,
+    login: Option<RegistryLogin>,
+    /// What is shown with each request: nothing before it was asked for.
+    shown: Mutex<Option<HeaderValue>>,
+}
+
+/// One request, to be sent with this login or that.
+struct Asking {
+    method: Method,
+    url: Url,
+    accept: &'static str,
+    from: u64,
 }
 
 impl Registry {
@@ -55,7 +69,12 @@ impl Registry {
     ///
     /// # Errors
     /// [`ImageError::NotPublic`], or [`ImageError::Registry`] where TLS cannot be set up.
-    pub(crate) fn new(reference: &RegistryReference, access: RegistryAccess) -> Result<Self, ImageError> {
+    pub(crate) fn new(
+        reference: &RegistryReference,
+        access: RegistryAccess,
+        proxy: &Proxy,
+        login: Option<&RegistryLogin>,
+    ) -> Result<Self, ImageError> {
         check_host(reference.host(), access).map_err(|NotPublicHost(host)| ImageError::NotPublic { host })?;
         // Ours alone in this process; a second installation answers with an error that means "already there".
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -63,18 +82,21 @@ impl Registry {
             .user_agent(concat!("sela/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(STANDSTILL)
-            .redirect(Policy::custom(move |attempt| redirect(attempt, access)));
+            .redirect(Policy::none());
         builder = if reference.is_loopback() {
             builder.no_proxy()
         } else {
-            builder.https_only(true).dns_resolver(Arc::new(PublicResolver))
+            let through = proxy.apply(builder.https_only(true));
+            through.map_err(|error| failed(reference, &error))?
         };
         let http = builder.build().map_err(|error| failed(reference, &error))?;
         Ok(Self {
             http,
             reference: reference.clone(),
             access,
-            token: Mutex::new(None),
+            proxied: proxy.is_some() && !reference.is_loopback(),
+            login: login.cloned(),
+            shown: Mutex::new(None),
         })
     }
 
@@ -95,9 +117,51 @@ impl Registry {
         self.document(answer, Part::Config, digest).await
     }
 
-    /// A layer's blob, still to be read and verified.
-    pub(crate) async fn layer(&self, digest: BlobId) -> Result<Response, ImageError> {
-        self.get(Part::Layer(digest), digest).await
+    /// A layer's blob from byte `from` on, still to be read and verified, and how many bytes before that come first.
+    pub(crate) async fn layer(&self, digest: BlobId, from: u64) -> Result<(Response, u64), ImageError> {
+        let part = Part::Layer(digest);
+        let answer = self.ask(Method::GET, part, digest, from).await?;
+        match answer.status() {
+            StatusCode::OK => Ok((answer, from)),
+            StatusCode::PARTIAL_CONTENT if first_byte_of(&answer) == Some(from) => Ok((answer, 0)),
+            StatusCode::PARTIAL_CONTENT => Err(self.error("it sent another part than was asked for; try again", false)),
+            status => Err(self.refused(status, part)),
+        }
+    }
+
+    /// Has a layer sent that the cache has already, and hashes it: it is worth something only as a proof.
+    pub(crate) async fn prove(&self, layer: &Layer) -> Result<(), ImageError> {
+        let part = Part::Layer(layer.digest);
+        let (mut answer, _) = self.layer(layer.digest, 0).await?;
+        let (mut hash, mut count) = (Sha256::new(), 0);
+        while let Some(bytes) = self.next(&mut answer).await? {
+            count += bytes.len() as u64;
+            if count > layer.size {
+                break;
+            }
+            hash.update(&bytes);
+        }
+        let actual = BlobId::from_hash(hash.finalize().into());
+        if count != layer.size {
+            return Err(ImageError::WrongSize {
+                part,
+                expected: layer.size,
+                actual: count,
+            });
+        }
+        if actual != layer.digest {
+            return Err(ImageError::WrongDigest {
+                part,
+                expected: layer.digest,
+                actual,
+            });
+        }
+        Ok(())
+    }
+
+    /// What comes next of an answer; `None` at its end.
+    pub(crate) async fn next(&self, answer: &mut Response) -> Result<Option<bytes::Bytes>, ImageError> {
+        answer.chunk().await.map_err(|error| failed(&self.reference, &error))
     }
 
     /// Asks whether all of these would be given to this job now, transferring none of them.
@@ -118,7 +182,7 @@ impl Registry {
     }
 
     async fn allows_one(&self, (part, digest): (Part, BlobId)) -> Result<(), ImageError> {
-        let answer = self.ask(Method::HEAD, part, digest).await?;
+        let answer = self.ask(Method::HEAD, part, digest, 0).await?;
         if answer.status() == StatusCode::OK {
             return Ok(());
         }
@@ -126,39 +190,16 @@ impl Registry {
         self.get(part, digest).await.map(drop)
     }
 
-    /// Sends a layer's bytes to who unpacks them; ends early where nobody listens any more.
-    pub(crate) async fn pump(
-        reference: RegistryReference,
-        mut answer: Response,
-        chunks: mpsc::Sender<Chunk>,
-        mut count: impl FnMut(u64),
-    ) {
-        loop {
-            let chunk = match answer.chunk().await {
-                Ok(Some(bytes)) => {
-                    count(bytes.len() as u64);
-                    Chunk::Bytes(bytes)
-                }
-                Ok(None) => Chunk::End,
-                Err(error) => Chunk::Failed(failed(&reference, &error)),
-            };
-            let last = !matches!(chunk, Chunk::Bytes(_));
-            if chunks.send(chunk).await.is_err() || last {
-                return;
-            }
-        }
-    }
-
     async fn get(&self, part: Part, digest: BlobId) -> Result<Response, ImageError> {
-        let answer = self.ask(Method::GET, part, digest).await?;
+        let answer = self.ask(Method::GET, part, digest, 0).await?;
         match answer.status() {
             StatusCode::OK => Ok(answer),
             status => Err(self.refused(status, part)),
         }
     }
 
-    /// Asks for a part, with a token where one is asked for; whatever the answer.
-    async fn ask(&self, method: Method, part: Part, digest: BlobId) -> Result<Response, ImageError> {
+    /// Asks for a part, from byte `from` on, with a login where one is asked for; whatever the answer.
+    async fn ask(&self, method: Method, part: Part, digest: BlobId, from: u64) -> Result<Response, ImageError> {
         let reference = &self.reference;
         let scheme = if reference.is_loopback() { "http" } else { "https" };
         let (place, accept) = match part {
@@ -167,59 +208,102 @@ impl Registry {
         };
         let (authority, repository) = (reference.authority(), reference.repository());
         let url = format!("{scheme}://{authority}/v2/{repository}/{place}/{digest}");
-        let shown = self.token.lock().await.clone();
-        let answer = self.send(&method, &url, accept, shown.as_deref()).await?;
-        if answer.status() == StatusCode::UNAUTHORIZED
-            && shown.is_none()
-            && let Some(challenge) = challenge_of(&answer)
-        {
-            let mut token = self.token.lock().await;
-            let fresh = match token.take() {
-                Some(fetched_meanwhile) => fetched_meanwhile,
-                None => self.ask_for_token(&challenge).await?,
-            };
-            *token = Some(fresh.clone());
-            drop(token);
-            return self.send(&method, &url, accept, Some(&fresh)).await;
-        }
-        Ok(answer)
-    }
-
-    async fn send(
-        &self,
-        method: &Method,
-        url: &str,
-        accept: &str,
-        token: Option<&str>,
-    ) -> Result<Response, ImageError> {
-        let mut request = self.http.request(method.clone(), url).header(ACCEPT, accept);
-        if let Some(token) = token {
-            request = request.bearer_auth(token);
-        }
-        request.send().await.map_err(|error| failed(&self.reference, &error))
-    }
-
-    /// The token that anybody gets: no password of anybody's is ever sent.
-    async fn ask_for_token(&self, challenge: &TokenChallenge) -> Result<String, ImageError> {
-        let unusable = || {
-            self.error(
-                "it asks for a login in a way that cannot be answered; use another registry",
-                true,
-            )
+        let url = url
+            .parse()
+            .map_err(|_| self.error("its name cannot stand in a URL", true))?;
+        let asking = Asking {
+            method,
+            url,
+            accept,
+            from,
         };
+        let shown = self.shown.lock().await.clone();
+        let answer = self.send(&asking, shown.as_ref()).await?;
+        if answer.status() != StatusCode::UNAUTHORIZED {
+            return Ok(answer);
+        }
+        let challenge = challenge_of(&answer);
+        drop(answer);
+        // A token lasts for minutes and a transfer for hours: what was shown may have been good before.
+        let mut now = self.shown.lock().await;
+        if *now == shown {
+            *now = Some(self.authorization(challenge).await?);
+        }
+        let fresh = now.clone();
+        drop(now);
+        self.send(&asking, fresh.as_ref()).await
+    }
+
+    /// Sends a request and follows where it is sent on to, never into a network that is not the internet. What was shown to the
+    /// registry is shown to no other host.
+    async fn send(&self, asking: &Asking, authorization: Option<&HeaderValue>) -> Result<Response, ImageError> {
+        let mut url = asking.url.clone();
+        for _ in 0..=MOST_REDIRECTS {
+            self.check(&url).await?;
+            let mut request = self.http.request(asking.method.clone(), url.clone());
+            request = request.header(ACCEPT, asking.accept);
+            if asking.from > 0 {
+                request = request.header(RANGE, format!("bytes={}-", asking.from));
+            }
+            if let Some(value) = authorization.filter(|_| url.origin() == asking.url.origin()) {
+                request = request.header(AUTHORIZATION, value.clone());
+            }
+            let answer = request.send().await.map_err(|error| failed(&self.reference, &error))?;
+            if !answer.status().is_redirection() {
+                return Ok(answer);
+            }
+            let location = answer.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+            let next = location.and_then(|location| url.join(location).ok());
+            url = next.ok_or_else(|| self.error("it redirects to nowhere; use another registry", true))?;
+        }
+        Err(self.error("it redirects without end; use another registry", true))
+    }
+
+    /// Names are asked about here where a proxy resolves them, else when they are resolved.
+    async fn check(&self, url: &Url) -> Result<(), ImageError> {
+        let refused = |NotPublicHost(host)| ImageError::NotPublic { host };
+        check_url(url, self.access).map_err(refused)?;
+        let host = url.host_str().unwrap_or_default();
+        if self.proxied && host_address(host).is_none() && !is_loopback_host(host) {
+            check_name(host).await.map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// What to show a registry that asks for a login.
+    async fn authorization(&self, challenge: Option<Challenge>) -> Result<HeaderValue, ImageError> {
+        match (challenge, &self.login) {
+            (Some(Challenge::Token(challenge)), _) => {
+                let token = self.ask_for_token(&challenge).await?;
+                let unusable = |_| self.error(UNANSWERABLE, true);
+                let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(unusable)?;
+                value.set_sensitive(true);
+                Ok(value)
+            }
+            (Some(Challenge::Basic), Some(login)) => Ok(login.basic()),
+            (Some(Challenge::Basic) | None, None) | (None, Some(_)) => {
+                Err(self.refused(StatusCode::UNAUTHORIZED, Part::Manifest))
+            }
+        }
+    }
+
+    /// The token for this repository: with the job's login where it has one, else the one that anybody gets.
+    async fn ask_for_token(&self, challenge: &TokenChallenge) -> Result<String, ImageError> {
+        let unusable = || self.error(UNANSWERABLE, true);
         let mut url: Url = challenge.realm.parse().map_err(|_| unusable())?;
-        check_url(&url, self.access).map_err(|NotPublicHost(host)| ImageError::NotPublic { host })?;
         let scope = format!("repository:{}:pull", self.reference.repository());
         url.query_pairs_mut().append_pair("scope", &scope);
         if let Some(service) = &challenge.service {
             url.query_pairs_mut().append_pair("service", service);
         }
-        let answer = self
-            .http
-            .get(url)
-            .send()
-            .await
-            .map_err(|error| failed(&self.reference, &error))?;
+        let asking = Asking {
+            method: Method::GET,
+            url,
+            accept: ANYTHING,
+            from: 0,
+        };
+        let login = self.login.as_ref().map(RegistryLogin::basic);
+        let answer = self.send(&asking, login.as_ref()).await?;
         if answer.status() != StatusCode::OK {
             return Err(self.refused(answer.status(), Part::Manifest));
         }
@@ -269,8 +353,15 @@ impl Registry {
                 );
                 self.error(reason, true)
             }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if self.login.is_some() => self.error(
+                format!(
+                    "it does not let this login pull {}; check user, password and rights",
+                    self.reference.repository()
+                ),
+                true,
+            ),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.error(
-                "it asks for a login, and jobs bring none; make the repository public",
+                format!("it asks for a login; give the job the secret {LOGIN_SECRET} or make the repository public"),
                 true,
             ),
             StatusCode::TOO_MANY_REQUESTS => self.error("it asks to wait; try again later", false),
@@ -315,16 +406,6 @@ fn failed(reference: &RegistryReference, error: &reqwest::Error) -> ImageError {
     }
 }
 
-fn redirect(attempt: Attempt<'_>, access: RegistryAccess) -> reqwest::redirect::Action {
-    if attempt.previous().len() > MOST_REDIRECTS {
-        return attempt.error(std::io::Error::other("it redirects without end"));
-    }
-    match check_url(attempt.url(), access) {
-        Ok(()) => attempt.follow(),
-        Err(error) => attempt.error(error),
-    }
-}
-
 /// Plain HTTP only to this machine, and this machine only where it is allowed.
 fn check_url(url: &Url, access: RegistryAccess) -> Result<(), NotPublicHost> {
     let host = url.host_str().unwrap_or_default();
@@ -350,11 +431,30 @@ fn check_host(host: &str, access: RegistryAccess) -> Result<(), NotPublicHost> {
     }
 }
 
-fn challenge_of(answer: &Response) -> Option<TokenChallenge> {
+/// The first byte of a partial answer (RFC 9110 §14.4: `bytes 7-11/12`).
+fn first_byte_of(answer: &Response) -> Option<u64> {
+    let range = answer.headers().get(CONTENT_RANGE)?.to_str().ok()?;
+    range.strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()
+}
+
+/// How a registry wants to be shown a login.
+enum Challenge {
+    Token(TokenChallenge),
+    Basic,
+}
+
+/// A token is preferred: it holds for one repository and a few minutes.
+fn challenge_of(answer: &Response) -> Option<Challenge> {
     let values = answer.headers().get_all(WWW_AUTHENTICATE);
-    values
-        .iter()
-        .find_map(|value| TokenChallenge::parse(value.to_str().ok()?))
+    let texts: Vec<&str> = values.iter().filter_map(|value| value.to_str().ok()).collect();
+    let token = texts.iter().find_map(|text| TokenChallenge::parse(text));
+    let is_basic = |text: &&str| {
+        let scheme = text.trim_start().split(' ').next().unwrap_or_default();
+        scheme.eq_ignore_ascii_case("basic")
+    };
+    token
+        .map(Challenge::Token)
+        .or_else(|| texts.iter().any(is_basic).then_some(Challenge::Basic))
 }
 
 #[derive(Deserialize)]

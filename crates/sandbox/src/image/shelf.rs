@@ -1,38 +1,43 @@
-//! The cache on disk: unpacked layers by digest, the documents of images, and how much room they may take. Layers in use are
-//! pinned; the others go, least recently used first, when room is needed. Blocking; holds its lock only for bookkeeping.
+//! The cache on disk: unpacked layers by digest, the documents of images, transfers that broke off, and how much room they may
+//! take. Layers in use are pinned; the others go, least recently used first, when room is needed. Blocking; holds its lock only for bookkeeping.
 //!
 //! ```text
 //! lock             held while an agent has the cache open
 //! owners           the id range that files were given to; another range empties the cache
+//! written          how much was written today
 //! unfinished/      what is being unpacked or removed; emptied at every start
-//! layers/HEX/root  a layer, as overlayfs wants it
+//! partial/HEX      a blob of one source, transferred in part or not yet unpacked; gone on with at the next try
+//! layers/HEX/root  a layer, as overlayfs wants it; HEX is its blob's digest, or one of its blob and all below
 //! layers/HEX/complete   written last: what the layer took, and when it was last used
 //! blobs/HEX        manifests and configs
 //! images/HEX       which of them, and which layers, an image's digest leads to
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::cache::CacheSettings;
+use super::disk::{empty_folder, list, lock, make_folder, read_json, remove_file, write_json, write_whole};
 use super::error::ImageError;
+use super::room::Room;
 use super::source::{Deliverer, Deliverers};
 use super::unpack::Unpacked;
+use super::written::Writes;
 
-/// Room is taken in steps of this, so that the file system is not asked for every entry.
-const STEP: u64 = 8 << 20;
+/// Transfers that broke off are kept for a later try, but not without end.
+const MOST_PARTIALS: usize = 64;
+
+/// How long a transfer that was given up may take to notice it.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(10);
 
 /// What a digest that names an image leads to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,10 +45,19 @@ pub(crate) struct ImageRecord {
     pub(crate) manifest: BlobId,
     pub(crate) config: BlobId,
     /// As the manifest lists them, lowest first.
-    pub(crate) layers: Vec<BlobId>,
+    pub(crate) layers: Vec<StackedLayer>,
     /// Who has delivered all of it.
     #[serde(default)]
     pub(crate) delivered_by: Deliverers,
+}
+
+/// A layer of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StackedLayer {
+    /// The blob's address.
+    pub(crate) blob: BlobId,
+    /// Under which name it is unpacked: the blob's, unless what it unpacks to depends on the layers below it.
+    pub(crate) key: BlobId,
 }
 
 /// The content of `complete`.
@@ -65,19 +79,37 @@ struct Held {
     pins: usize,
 }
 
+/// A transfer that broke off, and that nobody goes on with now.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    bytes: u64,
+    last_use: u64,
+}
+
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     layers: BTreeMap<BlobId, Held>,
-    /// Σ bytes of `layers`.
-    used: u64,
+    partials: BTreeMap<String, Kept>,
+    /// Names of those that somebody goes on with.
+    partials_in_use: BTreeSet<String>,
+    /// Σ bytes of `layers` and `partials`.
+    pub(crate) used: u64,
     /// Taken by images that are being prepared.
-    reserved: u64,
+    pub(crate) reserved: u64,
     uses: u64,
+}
+
+/// What goes first when room is needed.
+enum Victim {
+    Layer(BlobId),
+    Partial(String),
 }
 
 pub(crate) struct Shelf {
     pub(crate) settings: CacheSettings,
+    pub(crate) writes: Writes,
     state: Mutex<State>,
+    partial_is_free: Condvar,
     /// Dropped with the shelf, and by the kernel with the process.
     _lock: File,
 }
@@ -88,7 +120,7 @@ impl Shelf {
         let directory = settings.directory.clone();
         make_folder(&directory)?;
         let lock = lock(&directory)?;
-        for folder in ["unfinished", "layers", "blobs", "images"] {
+        for folder in ["unfinished", "partial", "layers", "blobs", "images"] {
             make_folder(&directory.join(folder))?;
         }
         empty_folder(&directory.join("unfinished"))?;
@@ -99,10 +131,13 @@ impl Shelf {
             }
             write_json(&owners_path, &settings.owners)?;
         }
-        let state = load(&directory.join("layers"))?;
+        let mut state = load(&directory.join("layers"))?;
+        load_partials(&directory.join("partial"), &mut state)?;
         let shelf = Self {
+            writes: Writes::open(directory.join("written"), settings.daily_writes),
             settings,
             state: Mutex::new(state),
+            partial_is_free: Condvar::new(),
             _lock: lock,
         };
         shelf.forget_broken_images()?;
@@ -119,11 +154,11 @@ impl Shelf {
     }
 
     /// Keeps a layer from being evicted, if it is here.
-    pub(crate) fn pin(self: &Arc<Self>, digest: BlobId) -> Option<Pin> {
+    pub(crate) fn pin(self: &Arc<Self>, key: BlobId) -> Option<Pin> {
         let mut state = self.state();
         state.uses += 1;
         let uses = state.uses;
-        let held = state.layers.get_mut(&digest)?;
+        let held = state.layers.get_mut(&key)?;
         held.pins += 1;
         held.marker.last_use = uses;
         let Marker {
@@ -135,33 +170,23 @@ impl Shelf {
         drop(state);
         Some(Pin {
             shelf: Arc::clone(self),
-            digest,
+            key,
             diff_id,
             bytes,
             entries,
         })
     }
 
-    /// Room for one image, of which nothing is taken yet.
-    pub(crate) fn room(self: &Arc<Self>) -> Room {
-        Room {
-            shelf: Arc::clone(self),
-            reserved: 0,
-            spent: 0,
-            total: 0,
-        }
-    }
-
     /// Puts an unpacked layer in its place. `folder` holds `root`; `room` has taken `unpacked.bytes` for it.
     pub(crate) fn commit(
         self: &Arc<Self>,
         folder: TempDir,
-        digest: BlobId,
+        key: BlobId,
         diff_id: BlobId,
         unpacked: &Unpacked,
-        room: &mut Room,
+        room: &Room,
     ) -> Result<Pin, ImageError> {
-        let place = self.layer_path(digest);
+        let place = self.layer_path(key);
         let failed = |error: io::Error| ImageError::io("put into place", &place, error);
         let marker = Marker {
             diff_id,
@@ -175,11 +200,11 @@ impl Shelf {
         rustix::fs::syncfs(&opened).map_err(|error| failed(error.into()))?;
         write_json(&folder.path().join("complete"), &marker)?;
         let mut state = self.state();
-        if state.layers.contains_key(&digest) {
+        if state.layers.contains_key(&key) {
             // A preparation that was given up has finished this layer meanwhile.
             drop(state);
             room.give_back(unpacked.bytes);
-            return self.pin(digest).ok_or(ImageError::TransferStopped);
+            return self.pin(key).ok_or(ImageError::TransferStopped);
         }
         fs::rename(folder.path(), &place).map_err(failed)?;
         state.uses += 1;
@@ -187,17 +212,14 @@ impl Shelf {
             last_use: state.uses,
             ..marker
         };
-        state.layers.insert(digest, Held { marker, pins: 1 });
-        state.reserved -= unpacked.bytes;
-        state.used += unpacked.bytes;
+        state.layers.insert(key, Held { marker, pins: 1 });
         drop(state);
         // It is no longer where its guard would remove it.
         let _moved = folder.keep();
-        room.reserved -= unpacked.bytes;
-        room.spent -= unpacked.bytes;
+        room.hand_over(unpacked.bytes);
         Ok(Pin {
             shelf: Arc::clone(self),
-            digest,
+            key,
             diff_id,
             bytes: unpacked.bytes,
             entries: unpacked.entries,
@@ -219,7 +241,7 @@ impl Shelf {
     /// Whether this registry has delivered the layer's blob to this cache before.
     pub(crate) fn was_delivered_by(&self, pin: &Pin, deliverer: &Deliverer) -> bool {
         let state = self.state();
-        let held = state.layers.get(&pin.digest);
+        let held = state.layers.get(&pin.key);
         held.is_some_and(|held| held.marker.delivered_by.holds(deliverer))
     }
 
@@ -265,7 +287,7 @@ impl Shelf {
         let pins = record
             .layers
             .iter()
-            .map(|layer| self.pin(*layer))
+            .map(|layer| self.pin(layer.key))
             .collect::<Option<Vec<_>>>()?;
         Some((record, config, pins))
     }
@@ -273,9 +295,9 @@ impl Shelf {
     /// Writes down that these were used now, so that the order outlives a restart.
     pub(crate) fn remember_use(&self, pins: &[Pin]) -> Result<(), ImageError> {
         for pin in pins {
-            let marker = self.state().layers.get(&pin.digest).map(|held| held.marker.clone());
+            let marker = self.state().layers.get(&pin.key).map(|held| held.marker.clone());
             if let Some(marker) = marker {
-                write_json(&self.layer_path(pin.digest).join("complete"), &marker)?;
+                write_json(&self.layer_path(pin.key).join("complete"), &marker)?;
             }
         }
         Ok(())
@@ -290,12 +312,12 @@ impl Shelf {
     }
 
     /// A panic elsewhere leaves the counts as they were: each change is one step.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes `bytes` out of budget and free space as they are, if they are there.
-    fn reserve(&self, bytes: u64) -> Result<bool, ImageError> {
+    pub(super) fn reserve(&self, bytes: u64) -> Result<bool, ImageError> {
         let free = self.free_space()?;
         let mut state = self.state();
         let in_budget = state.used.saturating_add(state.reserved).saturating_add(bytes) <= self.settings.budget.0;
@@ -306,18 +328,82 @@ impl Shelf {
         Ok(fits)
     }
 
-    /// Removes the layer that nobody uses and that was used longest ago. `false` where there is none.
-    fn evict_one(&self) -> Result<bool, ImageError> {
+    /// Removes the layer or broken transfer that nobody uses and that was used longest ago. `false` where there is none.
+    pub(super) fn evict_one(&self) -> Result<bool, ImageError> {
         let state = self.state();
-        let unpinned = state.layers.iter().filter(|(_, held)| held.pins == 0);
-        let victim = unpinned
-            .min_by_key(|(_, held)| held.marker.last_use)
-            .map(|(digest, _)| *digest);
+        let layers = state.layers.iter().filter(|(_, held)| held.pins == 0);
+        let layers = layers.map(|(digest, held)| (held.marker.last_use, Victim::Layer(*digest)));
+        let partials = state
+            .partials
+            .iter()
+            .map(|(name, kept)| (kept.last_use, Victim::Partial(name.clone())));
+        let victim = partials.chain(layers).min_by_key(|(last_use, _)| *last_use);
         drop(state);
-        let Some(victim) = victim else { return Ok(false) };
-        tracing::info!(layer = %victim, "evicting from the image cache");
-        self.discard(victim)?;
+        match victim {
+            None => return Ok(false),
+            Some((_, Victim::Layer(layer))) => {
+                tracing::info!(%layer, "evicting from the image cache");
+                self.discard(layer)?;
+            }
+            Some((_, Victim::Partial(name))) => self.discard_partial(&name)?,
+        }
         Ok(true)
+    }
+
+    /// Where a partial blob lies.
+    pub(crate) fn partial_path(&self, name: &str) -> PathBuf {
+        self.settings.directory.join("partial").join(name)
+    }
+
+    /// Goes on with a partial blob: its bytes so far, which are the caller's to count now. Waits a moment for one who was
+    /// told to stop. Blocking.
+    ///
+    /// # Errors
+    /// [`ImageError::TransferStopped`] where it is still in use then.
+    pub(crate) fn take_partial(&self, name: &str) -> Result<u64, ImageError> {
+        let state = self.state();
+        let in_use = |state: &mut State| state.partials_in_use.contains(name);
+        let waited = self.partial_is_free.wait_timeout_while(state, LONGEST_FAREWELL, in_use);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(ImageError::TransferStopped);
+        }
+        state.partials_in_use.insert(name.to_owned());
+        Ok(state.partials.remove(name).map_or(0, |kept| kept.bytes))
+    }
+
+    /// Keeps a partial blob for a later try; its bytes are among the used ones already.
+    pub(crate) fn keep_partial(&self, name: &str, bytes: u64) {
+        let mut state = self.state();
+        state.uses += 1;
+        let last_use = state.uses;
+        state.partials_in_use.remove(name);
+        state.partials.insert(name.to_owned(), Kept { bytes, last_use });
+        let too_many = state.partials.len() > MOST_PARTIALS;
+        let oldest = state.partials.iter().min_by_key(|(_, kept)| kept.last_use);
+        let oldest = oldest.map(|(name, _)| name.clone()).filter(|_| too_many);
+        drop(state);
+        self.partial_is_free.notify_all();
+        if let Some(Err(error)) = oldest.map(|name| self.discard_partial(&name)) {
+            tracing::warn!(%error, "an old transfer could not be removed");
+        }
+    }
+
+    /// A partial blob is gone.
+    pub(crate) fn forget_partial(&self, name: &str) {
+        self.state().partials_in_use.remove(name);
+        self.partial_is_free.notify_all();
+    }
+
+    fn discard_partial(&self, name: &str) -> Result<(), ImageError> {
+        let mut state = self.state();
+        let Some(kept) = state.partials.remove(name) else {
+            return Ok(());
+        };
+        state.used -= kept.bytes;
+        let path = self.partial_path(name);
+        // Under the lock: nobody may go on with it meanwhile.
+        fs::remove_file(&path).map_err(|error| ImageError::io("remove", path, error))
     }
 
     /// Removes a layer unless somebody uses it.
@@ -352,7 +438,7 @@ impl Shelf {
     }
 
     /// Why `more` bytes could not be taken by a room that has `total` already, and `idle` in reserve.
-    fn no_room(&self, total: u64, idle: u64, more: u64) -> Result<ImageError, ImageError> {
+    pub(super) fn no_room(&self, total: u64, idle: u64, more: u64) -> Result<ImageError, ImageError> {
         let free = self.free_space()?;
         let state = self.state();
         let others = state
@@ -375,6 +461,39 @@ impl Shelf {
         })
     }
 
+    /// Fails where `bytes` more cannot fit even after every eviction, beside a room that has `idle` in reserve.
+    pub(super) fn expect(&self, bytes: u64, idle: u64) -> Result<(), ImageError> {
+        let free = self.free_space()?;
+        let state = self.state();
+        let layers = state.layers.values().filter(|held| held.pins == 0);
+        let partials = state.partials.values().map(|kept| kept.bytes);
+        let evictable: u64 = layers.map(|held| held.marker.bytes).chain(partials).sum();
+        let kept = (state.used - evictable)
+            .saturating_add(state.reserved)
+            .saturating_sub(idle);
+        drop(state);
+        let left = self.settings.budget.0.saturating_sub(kept);
+        if bytes > left {
+            return Err(ImageError::OverBudget {
+                needed: Bytes(bytes),
+                left: Bytes(left),
+            });
+        }
+        if free
+            .saturating_add(evictable)
+            .saturating_sub(self.settings.free_floor.0)
+            < bytes
+        {
+            let (free, floor) = (Bytes(free), self.settings.free_floor);
+            return Err(ImageError::FreeSpaceFloor {
+                needed: Bytes(bytes),
+                free,
+                floor,
+            });
+        }
+        Ok(())
+    }
+
     /// Drops the documents of images of which a layer was evicted.
     fn forget_broken_images(&self) -> Result<(), ImageError> {
         let mut needed = BTreeSet::new();
@@ -382,7 +501,7 @@ impl Shelf {
             let record: Option<ImageRecord> = read_json(&path);
             let whole = |record: &ImageRecord| {
                 let state = self.state();
-                record.layers.iter().all(|layer| state.layers.contains_key(layer))
+                record.layers.iter().all(|layer| state.layers.contains_key(&layer.key))
             };
             match record.filter(whole) {
                 Some(record) => needed.extend([record.manifest.hex(), record.config.hex()]),
@@ -405,7 +524,7 @@ impl Shelf {
 /// Keeps one layer from being evicted while it lives.
 pub(crate) struct Pin {
     shelf: Arc<Shelf>,
-    pub(crate) digest: BlobId,
+    pub(crate) key: BlobId,
     pub(crate) diff_id: BlobId,
     pub(crate) bytes: u64,
     pub(crate) entries: u64,
@@ -414,111 +533,15 @@ pub(crate) struct Pin {
 impl Pin {
     /// The directory to stack.
     pub(crate) fn root(&self) -> PathBuf {
-        self.shelf.layer_path(self.digest).join("root")
+        self.shelf.layer_path(self.key).join("root")
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if let Some(held) = self.shelf.state().layers.get_mut(&self.digest) {
+        if let Some(held) = self.shelf.state().layers.get_mut(&self.key) {
             held.pins -= 1;
         }
-    }
-}
-
-/// What one image takes of the disk while it is made ready; given back when dropped, except for what was committed.
-pub(crate) struct Room {
-    shelf: Arc<Shelf>,
-    /// Counted in the state's `reserved`.
-    reserved: u64,
-    /// How much of `reserved` is on disk.
-    spent: u64,
-    /// Everything taken for this image, committed layers included.
-    total: u64,
-}
-
-impl Room {
-    /// Takes room, evicting what nobody uses.
-    ///
-    /// # Errors
-    /// [`ImageError::OverBudget`], [`ImageError::FreeSpaceFloor`].
-    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), ImageError> {
-        let missing = self.spent.saturating_add(bytes).saturating_sub(self.reserved);
-        if missing > 0 {
-            let step = missing.max(STEP);
-            if self.shelf.reserve(step)? {
-                self.reserved += step;
-            } else {
-                while !self.shelf.reserve(missing)? {
-                    if !self.shelf.evict_one()? {
-                        let idle = self.reserved - self.spent;
-                        return Err(self.shelf.no_room(self.total, idle, bytes)?);
-                    }
-                }
-                self.reserved += missing;
-            }
-        }
-        self.spent += bytes;
-        self.total += bytes;
-        Ok(())
-    }
-
-    /// Gives back what was removed again.
-    pub(crate) fn give_back(&mut self, bytes: u64) {
-        self.spent -= bytes;
-        self.total -= bytes;
-    }
-
-    /// Fails early where `bytes` more cannot fit even after every eviction; takes nothing.
-    pub(crate) fn expect(&self, bytes: u64) -> Result<(), ImageError> {
-        let free = self.shelf.free_space()?;
-        let state = self.shelf.state();
-        let evictable: u64 = state
-            .layers
-            .values()
-            .filter(|held| held.pins == 0)
-            .map(|held| held.marker.bytes)
-            .sum();
-        let kept = (state.used - evictable)
-            .saturating_add(state.reserved)
-            .saturating_sub(self.reserved - self.spent);
-        drop(state);
-        let Shelf { settings, .. } = &*self.shelf;
-        let left = settings.budget.0.saturating_sub(kept);
-        if bytes > left {
-            return Err(ImageError::OverBudget {
-                needed: Bytes(bytes),
-                left: Bytes(left),
-            });
-        }
-        if free.saturating_add(evictable).saturating_sub(settings.free_floor.0) < bytes {
-            let (free, floor) = (Bytes(free), settings.free_floor);
-            return Err(ImageError::FreeSpaceFloor {
-                needed: Bytes(bytes),
-                free,
-                floor,
-            });
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.shelf.state().reserved -= self.reserved;
-    }
-}
-
-fn lock(directory: &Path) -> Result<File, ImageError> {
-    let path = directory.join("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| ImageError::io("open", &path, error))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(ImageError::CacheInUse {
-            directory: directory.to_owned(),
-        }),
-        Err(error) => Err(ImageError::io("lock", path, error.into())),
     }
 }
 
@@ -543,53 +566,21 @@ fn load(layers: &Path) -> Result<State, ImageError> {
     Ok(state)
 }
 
-/// Only the owner of the cache may look inside: it holds strangers' files, some of them executable.
-fn make_folder(path: &Path) -> Result<(), ImageError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| ImageError::io("create", path, error))
-}
-
-fn list(folder: &Path) -> Result<Vec<PathBuf>, ImageError> {
-    let failed = |error| ImageError::io("list", folder, error);
-    fs::read_dir(folder)
-        .map_err(failed)?
-        .map(|entry| Ok(entry.map_err(failed)?.path()))
-        .collect()
-}
-
-fn empty_folder(folder: &Path) -> Result<(), ImageError> {
+/// What earlier runs left of transfers that broke off. Used longer ago than anything that is used in this run.
+fn load_partials(folder: &Path, state: &mut State) -> Result<(), ImageError> {
     for path in list(folder)? {
-        let removed = if path.is_dir() && !path.is_symlink() {
-            fs::remove_dir_all(&path)
-        } else {
-            fs::remove_file(&path)
+        let name = path.file_name().and_then(|name| name.to_str());
+        let named = name.filter(|name| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let bytes = fs::symlink_metadata(&path)
+            .ok()
+            .filter(fs::Metadata::is_file)
+            .map(|found| found.len());
+        let (Some(name), Some(bytes), true) = (named, bytes, state.partials.len() < MOST_PARTIALS) else {
+            remove_file(&path)?;
+            continue;
         };
-        removed.map_err(|error| ImageError::io("remove", path, error))?;
+        state.used += bytes;
+        state.partials.insert(name.to_owned(), Kept { bytes, last_use: 0 });
     }
     Ok(())
-}
-
-fn remove_file(path: &Path) -> Result<(), ImageError> {
-    fs::remove_file(path).map_err(|error| ImageError::io("remove", path, error))
-}
-
-/// `None` for what is not there or cannot be read as such: then it is made anew.
-fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ImageError> {
-    let bytes = serde_json::to_vec(value).map_err(|error| ImageError::io("write", path, error.into()))?;
-    write_whole(path, &bytes)
-}
-
-/// Old or new, never half: written beside and renamed.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {
-    let beside = path.with_extension("new");
-    let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, path));
-    written.map_err(|error| {
-        // Where the disk is full this too may be left half written; the first error is the one to tell.
-        let _ = fs::remove_file(&beside);
-        ImageError::io("write", path, error)
-    })
 }

@@ -1,6 +1,7 @@
 //! Who brings an image's bytes, as far as the cache must know: whom a cached thing may be opened for (the rule stands in the
 //! module's heading), and how the agent brings archives. What is fetched, and what it means, is not decided here.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 
@@ -28,11 +29,11 @@ pub trait ArchiveSource: Sync {
     /// [`io::ErrorKind::PermissionDenied`] where it would not; any other where that cannot be known now.
     fn allows(&self, archive: BlobId) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Opens the archive from its first byte.
+    /// Opens the archive, from byte `from` on if it can: the answer says where it begins.
     ///
     /// # Errors
     /// As [`ArchiveSource::allows`].
-    fn open(&self, archive: BlobId) -> impl Future<Output = io::Result<ArchiveStream<Self::Reader>>> + Send;
+    fn open(&self, archive: BlobId, from: u64) -> impl Future<Output = io::Result<ArchiveStream<Self::Reader>>> + Send;
 }
 
 /// One who has delivered bytes to this cache: a registry by host and port, or an exchange by its address.
@@ -47,6 +48,12 @@ impl Deliverer {
 
     pub(crate) fn archives(name: &str) -> Self {
         Self(format!("archives {name}"))
+    }
+}
+
+impl fmt::Display for Deliverer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
     }
 }
 

@@ -1,68 +1,19 @@
-//! The way of an image's bytes: out of the network's task through a bounded channel, hashed and counted, decompressed, and
-//! metered. Nothing here holds more than a few chunks, and nothing here writes to disk.
+//! The way of an image's bytes from where they lie to where they are unpacked: hashed and counted, decompressed, and metered.
+//! Nothing here holds more than a few chunks, and nothing here writes to disk.
 
 use std::cell::Cell;
 use std::io::{self, Read};
 use std::rc::Rc;
 
-use bytes::{Buf, Bytes};
 use flate2::read::MultiGzDecoder;
 use sela_protocol::blob::BlobId;
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
 
 use super::error::{ImageError, Part};
 use super::manifest::Compression;
 
-/// Chunks in flight between the network and the disk; with chunks of up to 64 KiB at most half a megabyte.
-pub(crate) const CHUNKS_IN_FLIGHT: usize = 8;
-
 /// zstd frames may ask for windows up to gigabytes. 32 MiB is what the strongest level of the usual builders uses.
 const LARGEST_ZSTD_WINDOW_LOG: u32 = 25;
-
-/// One step of a transfer.
-#[derive(Debug)]
-pub(crate) enum Chunk {
-    /// The next bytes.
-    Bytes(Bytes),
-    /// All bytes were sent: without this an ended channel is a broken transfer, not a short blob.
-    End,
-    /// The transfer failed.
-    Failed(ImageError),
-}
-
-/// Reads, on a blocking thread, what a task sends.
-pub(crate) struct ChannelReader {
-    chunks: mpsc::Receiver<Chunk>,
-    current: Bytes,
-    ended: bool,
-}
-
-impl ChannelReader {
-    pub(crate) fn new(chunks: mpsc::Receiver<Chunk>) -> Self {
-        Self {
-            chunks,
-            current: Bytes::new(),
-            ended: false,
-        }
-    }
-}
-
-impl Read for ChannelReader {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        while self.current.is_empty() && !self.ended {
-            match self.chunks.blocking_recv() {
-                Some(Chunk::Bytes(bytes)) => self.current = bytes,
-                Some(Chunk::End) => self.ended = true,
-                Some(Chunk::Failed(error)) => return Err(error.into_reader_error()),
-                None => return Err(ImageError::TransferStopped.into_reader_error()),
-            }
-        }
-        let count = into.len().min(self.current.len());
-        self.current.copy_to_slice(&mut into[..count]);
-        Ok(count)
-    }
-}
 
 /// What a blob must turn out to be.
 #[derive(Debug, Clone, Copy)]
@@ -239,32 +190,6 @@ impl<R: Read> Read for Metered<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_ended_channel_is_not_an_ended_blob() {
-        for (chunks, expected) in [
-            (
-                vec![
-                    Chunk::Bytes(Bytes::from_static(b"ab")),
-                    Chunk::Bytes(Bytes::from_static(b"c")),
-                    Chunk::End,
-                ],
-                Some("abc"),
-            ),
-            (vec![Chunk::End], Some("")),
-            (vec![Chunk::Bytes(Bytes::from_static(b"ab"))], None),
-            (vec![Chunk::Failed(ImageError::NoProgram)], None),
-        ] {
-            let (sender, receiver) = mpsc::channel(CHUNKS_IN_FLIGHT);
-            for chunk in chunks {
-                sender.try_send(chunk).expect("room");
-            }
-            drop(sender);
-            let mut text = String::new();
-            let read = ChannelReader::new(receiver).read_to_string(&mut text);
-            assert_eq!(read.ok().map(|_| text.as_str()), expected);
-        }
-    }
 
     fn check_blob(size: Option<u64>, digest_of: &[u8], sentence: Option<&str>) {
         let expected = Expected {

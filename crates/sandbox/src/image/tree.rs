@@ -97,6 +97,8 @@ pub(crate) struct Metadata {
 pub(crate) enum TreeError {
     /// The entry must not be made; the predicate of a sentence.
     Refused(&'static str),
+    /// A hard link to what this layer does not hold before it: lower layers may.
+    NoTarget,
     /// The file system would not; the operation as a verb.
     System(&'static str, io::Error),
 }
@@ -173,9 +175,9 @@ impl LayerTree {
         rustix::fs::utimensat(parent, name, &timestamps(metadata), AtFlags::SYMLINK_NOFOLLOW).map_err(system("date"))
     }
 
-    /// Only to a regular file that this layer has already unpacked: not to another layer's, not to the host's.
+    /// Only to a regular file that this layer has already unpacked: not to another layer's, whose files are shared by images,
+    /// and not to the host's.
     pub(crate) fn hard_link(&mut self, path: EntryPath<'_>, target: EntryPath<'_>) -> Result<(), TreeError> {
-        const NO_TARGET: TreeError = TreeError::Refused("is a hard link to what this layer does not hold before it");
         let EntryPath::Below {
             parent: target_parent,
             name: target_name,
@@ -186,13 +188,13 @@ impl LayerTree {
         let target_parent = match open_folder(self.root.as_fd(), target_parent) {
             Ok(fd) => fd,
             Err(Errno::LOOP) => return Err(TreeError::Refused("is a hard link through a symbolic link")),
-            Err(Errno::NOENT | Errno::NOTDIR) => return Err(NO_TARGET),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Err(TreeError::NoTarget),
             Err(error) => return Err(system("open")(error)),
         };
         match kind_of(target_parent.as_fd(), target_name)? {
             Some(FileType::RegularFile) => {}
             Some(_) => return Err(TreeError::Refused("is a hard link to something that is not a file")),
-            None => return Err(NO_TARGET),
+            None => return Err(TreeError::NoTarget),
         }
         if path == target {
             return Ok(());

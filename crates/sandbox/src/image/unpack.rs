@@ -4,14 +4,16 @@
 //! Device nodes are refused, pipes are left out and counted; set-user-id and set-group-id bits and extended attributes are
 //! dropped: a job has no use for them (no new privileges), and overlayfs reads meaning into some.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
 use tar::{Entry, EntryType};
 
+use super::below;
 use super::error::{ImageError, Part};
 use super::manifest::Layer;
 use super::stream::{self, Expected, Meter, Metered, RatioLimit, Verifying};
@@ -57,6 +59,25 @@ pub struct Unpacked {
     pub bytes: u64,
     /// Named pipes that were left out.
     pub skipped_pipes: u64,
+    /// Hard links to files of lower layers, each of which became a copy: this layer is itself on these lower ones only.
+    pub from_below: u64,
+}
+
+/// What a layer lies on.
+#[derive(Debug, Clone, Copy)]
+pub struct Below<'a> {
+    /// Entries of all other layers of the image, which count against its limit.
+    pub entries: u64,
+    /// The unpacked layers below, lowest first.
+    pub layers: &'a [PathBuf],
+}
+
+impl Below<'_> {
+    /// The lowest layer lies on nothing.
+    pub const NOTHING: Self = Self {
+        entries: 0,
+        layers: &[],
+    };
 }
 
 /// What a layer must turn out to be.
@@ -72,7 +93,6 @@ pub struct ExpectedLayer {
 pub type TakeRoom<'a> = &'a mut dyn FnMut(u64) -> Result<(), ImageError>;
 
 /// Unpacks `source`, the layer's blob as it is stored, into `root`, an empty directory that is ours alone.
-/// `entries_before` counts those of the image's other layers against the limit.
 ///
 /// # Errors
 /// Any [`ImageError`]; what was unpacked so far stays in `root` and must be removed by the caller.
@@ -82,7 +102,7 @@ pub fn unpack_layer(
     root: &Path,
     owners: IdRange,
     limits: UnpackLimits,
-    entries_before: u64,
+    below: Below<'_>,
     take_room: TakeRoom<'_>,
 ) -> Result<Unpacked, ImageError> {
     let ExpectedLayer { blob, diff_id } = layer;
@@ -95,7 +115,7 @@ pub fn unpack_layer(
             size: Some(blob.size),
         },
     );
-    let unpacking = Unpacking::new(part, root, owners, limits, entries_before, take_room)?;
+    let unpacking = Unpacking::new(part, root, owners, limits, below, take_room)?;
     let result = unpack_stream(&mut verifying, blob, limits, unpacking);
     match result {
         Ok((unpacked, actual)) => {
@@ -151,6 +171,9 @@ struct Unpacking<'a> {
     owners: IdRange,
     entries: u64,
     most_entries: u64,
+    below: &'a [PathBuf],
+    /// What was copied from below, and where to: a second link to it is a link to the copy.
+    copies: BTreeMap<Vec<u8>, Vec<u8>>,
     take_room: TakeRoom<'a>,
     buffer: Vec<u8>,
     unpacked: Unpacked,
@@ -162,7 +185,7 @@ impl<'a> Unpacking<'a> {
         root: &'a Path,
         owners: IdRange,
         limits: UnpackLimits,
-        entries_before: u64,
+        below: Below<'a>,
         take_room: TakeRoom<'a>,
     ) -> Result<Self, ImageError> {
         let tree = LayerTree::new(root, owners).map_err(|error| ImageError::io("prepare", root, error))?;
@@ -171,8 +194,10 @@ impl<'a> Unpacking<'a> {
             tree,
             root,
             owners,
-            entries: entries_before,
+            entries: below.entries,
             most_entries: limits.entries,
+            below: below.layers,
+            copies: BTreeMap::new(),
             take_room,
             buffer: vec![0; 128 << 10],
             unpacked: Unpacked::default(),
@@ -251,9 +276,10 @@ impl<'a> Unpacking<'a> {
                 let mut target_buffer = Vec::new();
                 let target = EntryPath::parse(&target, &mut target_buffer)
                     .map_err(|_| self.refused(name, "is a hard link that leads out of the image"))?;
-                self.tree
-                    .hard_link(path, target)
-                    .map_err(|error| self.failed(name, error))
+                match self.tree.hard_link(path, target) {
+                    Err(TreeError::NoTarget) => self.link_from_below(path, target, name),
+                    result => result.map_err(|error| self.failed(name, error)),
+                }
             }
             Kind::Pipe => {
                 self.unpacked.skipped_pipes += 1;
@@ -285,6 +311,41 @@ impl<'a> Unpacking<'a> {
         let mut file = self.tree.file(path).map_err(|error| self.failed(name, error))?;
         self.copy(entry, &mut file)?;
         LayerTree::finish_file(&file, &metadata).map_err(|error| self.failed(name, error))
+    }
+
+    /// A hard link to a file of a lower layer: overlayfs would copy it up, and so is it copied here. Lower layers are shared by
+    /// images, so that no link may lead there.
+    fn link_from_below(&mut self, path: EntryPath<'_>, target: EntryPath<'_>, name: &[u8]) -> Result<(), ImageError> {
+        const NOWHERE: &str = "is a hard link to what neither this layer before it nor one below holds";
+        let EntryPath::Below { parent, name: last } = target else {
+            return Err(self.refused(name, NOWHERE));
+        };
+        let key = [parent, b"/", last].concat();
+        let mut buffer = Vec::new();
+        if let Some(copy) = self.copies.get(&key)
+            && let Ok(copy) = EntryPath::parse(copy, &mut buffer)
+            && self.tree.hard_link(path, copy).is_ok()
+        {
+            return Ok(());
+        }
+        let failed = |error| ImageError::io("read a lower layer for", self.root, error);
+        let found = below::open_file(self.below, parent, last).map_err(failed)?;
+        let mut source = found.ok_or_else(|| self.refused(name, NOWHERE))?;
+        let status = rustix::fs::fstat(&source).map_err(|error| failed(error.into()))?;
+        let size = u64::try_from(status.st_size).unwrap_or(0);
+        self.take(size.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX - ENTRY_COST))?;
+        let mut file = self.tree.file(path).map_err(|error| self.failed(name, error))?;
+        io::copy(&mut source, &mut file).map_err(|error| ImageError::io("write", self.root, error))?;
+        let metadata = Metadata {
+            uid: status.st_uid,
+            gid: status.st_gid,
+            mode: status.st_mode,
+            modified: u64::try_from(status.st_mtime).unwrap_or(0),
+        };
+        LayerTree::finish_file(&file, &metadata).map_err(|error| self.failed(name, error))?;
+        self.copies.insert(key, name.to_vec());
+        self.unpacked.from_below += 1;
+        Ok(())
     }
 
     fn copy<R: Read>(&mut self, entry: &mut Entry<'_, R>, file: &mut File) -> Result<(), ImageError> {
@@ -342,6 +403,7 @@ impl<'a> Unpacking<'a> {
     fn failed(&self, name: &[u8], error: TreeError) -> ImageError {
         match error {
             TreeError::Refused(reason) => self.refused(name, reason),
+            TreeError::NoTarget => self.refused(name, "is a hard link to nothing"),
             TreeError::System(doing, source) => ImageError::io(doing, self.root, source),
         }
     }

@@ -1,16 +1,11 @@
 //! Who a job runs as: the config's `User`, as numbers or as names of the image's own `/etc/passwd` and `/etc/group`. Those
 //! files are the image author's: they are read with a limit, never through a symbolic link, and never from the host.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
-
+use super::below;
 use super::error::ImageError;
-use super::tree::OPAQUE;
 use crate::ids::IdRange;
 
 /// Ids as the job sees them, before the subordinate range is added.
@@ -108,63 +103,17 @@ fn find_group(groups: &str, name: &str) -> Option<u32> {
     })
 }
 
-enum Found {
-    Text(String),
-    /// Neither here nor below: a whiteout, an opaque folder, or something else in its place.
-    Hidden,
-    /// Perhaps in a lower layer.
-    NotHere,
-}
-
 /// Reads `/etc/NAME` as overlayfs would show it, without mounting.
 fn read_from_top(layers: &[PathBuf], name: &str) -> Result<Option<String>, ImageError> {
-    for layer in layers.iter().rev() {
-        match read_in_layer(layer, name).map_err(|error| ImageError::io("read", layer.join("etc").join(name), error))? {
-            Found::Text(text) => return Ok(Some(text)),
-            Found::Hidden => return Ok(None),
-            Found::NotHere => {}
-        }
-    }
-    Ok(None)
-}
-
-fn read_in_layer(layer: &Path, name: &str) -> io::Result<Found> {
-    let root = File::open(layer)?;
-    let etc = match open_beneath(&root, "etc", OFlags::DIRECTORY) {
-        Ok(etc) => etc,
-        Err(Errno::NOENT) => return Ok(Found::NotHere),
-        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Hidden),
-        Err(error) => return Err(error.into()),
+    let read = || {
+        let Some(file) = below::open_file(layers, b"etc", name.as_bytes())? else {
+            return Ok(None);
+        };
+        let mut bytes = Vec::new();
+        file.take(LARGEST_PASSWD).read_to_end(&mut bytes)?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
     };
-    // O_NONBLOCK: opening a pipe must not wait for its other end.
-    let file = match open_beneath(&etc, name, OFlags::NONBLOCK) {
-        Ok(file) => File::from(file),
-        Err(Errno::NOENT) => {
-            let opaque = rustix::fs::fgetxattr(&etc, OPAQUE, &mut [0_u8; 1]).is_ok();
-            return Ok(if opaque { Found::Hidden } else { Found::NotHere });
-        }
-        // ENXIO, ENODEV: a whiteout is a device that nobody serves.
-        Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) => return Ok(Found::Hidden),
-        Err(error) => return Err(error.into()),
-    };
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
-    if kind != FileType::RegularFile {
-        return Ok(Found::Hidden);
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST_PASSWD).read_to_end(&mut bytes)?;
-    Ok(Found::Text(String::from_utf8_lossy(&bytes).into_owned()))
-}
-
-fn open_beneath(folder: impl std::os::fd::AsFd, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(
-        folder,
-        name,
-        flags,
-        Mode::empty(),
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
-    )
+    read().map_err(|error| ImageError::io("read", Path::new("/etc").join(name), error))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use sela_oci_images::{Compression, Content, Entry, EntryKind, Image, Layer};
 use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
 use sela_sandbox::image::manifest;
-use sela_sandbox::image::unpack::{ExpectedLayer, UnpackLimits, unpack_layer};
+use sela_sandbox::image::unpack::{Below, ExpectedLayer, UnpackLimits, unpack_layer};
 use sela_sandbox::image::{Cache, CacheSettings, EntryPath, ImageError, ImageReference};
 
 use crate::workbench::{
@@ -99,7 +99,7 @@ fn outcome(name: &str) -> Outcome {
         "absolute_path" | "archive_absolute_path" => Refused("is an absolute path"),
         "hard_link_absolute" | "hard_link_parent" => Refused("is a hard link that leads out of the image"),
         "hard_link_through_symlink" => Refused("is a hard link through a symbolic link"),
-        "hard_link_to_nothing" => Refused("is a hard link to what this layer does not hold"),
+        "hard_link_to_nothing" => Refused("is a hard link to what neither this layer before it nor one below holds"),
         "write_through_absolute_symlink" | "write_through_parent_symlink" | "whiteout_through_symlink" => {
             Refused("goes through a symbolic link")
         }
@@ -394,7 +394,7 @@ fn unpack_bytes(bytes: &[u8], compression: manifest::Compression) -> Result<(), 
         folder.path(),
         OWNERS,
         UnpackLimits::default(),
-        0,
+        Below::NOTHING,
         &mut room,
     )
     .map(drop)
@@ -494,7 +494,7 @@ proptest::proptest! {
                 left = left.checked_sub(bytes).ok_or(ImageError::TransferStopped)?;
                 Ok(())
             };
-            let _ = unpack_layer(tar.as_slice(), &layer, &root, OWNERS, UnpackLimits::default(), 0, &mut room);
+            let _ = unpack_layer(tar.as_slice(), &layer, &root, OWNERS, UnpackLimits::default(), Below::NOTHING, &mut room);
             assert_eq!(fs::read_dir(around.path()).unwrap().count(), 1);
         }
     }

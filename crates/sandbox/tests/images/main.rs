@@ -9,8 +9,12 @@
 
 mod honest;
 mod hostile;
+mod logins;
+mod odd;
 mod possession;
+mod proxied;
 mod registry;
 mod room;
 mod served;
+mod transfers;
 mod workbench;

@@ -128,18 +128,18 @@ async fn an_archive_of_the_cache_opens_only_while_its_exchange_gives_it_to_this_
     let before = format!("{:?}", listing(&bench.cache_path()));
 
     let nothing = Archives::default();
-    let refused = cache.prepare(&archive_reference(&theirs), &nothing, |_| {}).await;
+    let refused = cache.prepare(&archive_reference(&theirs), None, &nothing, |_| {}).await;
     assert!(matches!(refused, Err(ImageError::ArchiveRefused { .. })), "{refused:?}");
     check_unmoved(&cache, &bench, refused.map(drop), &before, "is not given to this job").await;
 
     // Another exchange may say yes to everything; it has to deliver first.
     let other = Archives::that_only_allow(&theirs).named("another exchange");
-    let refused = cache.prepare(&archive_reference(&theirs), &other, |_| {}).await;
+    let refused = cache.prepare(&archive_reference(&theirs), None, &other, |_| {}).await;
     assert!(matches!(refused, Err(ImageError::TransferStopped)), "{refused:?}");
     let honest = Archives::of(&theirs).named("another exchange");
     for _ in 0..2 {
         cache
-            .prepare(&archive_reference(&theirs), &honest, |_| {})
+            .prepare(&archive_reference(&theirs), None, &honest, |_| {})
             .await
             .unwrap();
     }

@@ -20,8 +20,13 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 pub(crate) const REPOSITORY: &str = "tests/tool";
 
+/// The one login of a registry that has one, and how `htpasswd -B` writes it.
+pub(crate) const USER: &str = "worker";
+pub(crate) const PASSWORD: &str = "open-sesame";
+const HTPASSWD: &str = "worker:$2b$05$abcdefghijklmnopqrstuutXu9KzOt.1yBoZUeFWoT/914/JfszCO\n";
+
 /// A real registry of this test's own, ended with it.
-struct Registry {
+pub(crate) struct Registry {
     child: Child,
     address: SocketAddr,
     storage: PathBuf,
@@ -29,18 +34,32 @@ struct Registry {
 
 impl Registry {
     async fn start(folder: &Path) -> Self {
+        Self::start_with(folder, &json!({})).await
+    }
+
+    /// One that asks for a login.
+    pub(crate) async fn start_private(folder: &Path) -> Self {
+        let file = folder.join("htpasswd");
+        fs::write(&file, HTPASSWD).unwrap();
+        Self::start_with(folder, &json!({ "htpasswd": { "realm": "tests", "path": file } })).await
+    }
+
+    async fn start_with(folder: &Path, auth: &Value) -> Self {
         let storage = folder.join("registry");
         // Free now; another process could take it before the registry does, and then the test fails in the open.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .unwrap()
             .local_addr()
             .unwrap();
-        let settings = json!({
+        let mut settings = json!({
             "version": 0.1,
             "log": { "level": "error" },
             "storage": { "filesystem": { "rootdirectory": storage }, "delete": { "enabled": true } },
             "http": { "addr": address.to_string() },
         });
+        if auth.as_object().is_some_and(|auth| !auth.is_empty()) {
+            settings["auth"] = auth.clone();
+        }
         // JSON is YAML.
         let file = folder.join("registry.yml");
         fs::write(&file, settings.to_string()).unwrap();
@@ -74,7 +93,12 @@ impl Registry {
 
     async fn push_blob(&self, bytes: Vec<u8>) {
         let http = client();
-        let begun = http.post(self.url("blobs/uploads/")).send().await.unwrap();
+        let begun = http
+            .post(self.url("blobs/uploads/"))
+            .basic_auth(USER, Some(PASSWORD))
+            .send()
+            .await
+            .unwrap();
         assert_eq!(begun.status(), 202);
         let mut place: reqwest::Url = begun.headers()["location"].to_str().unwrap().parse().unwrap();
         place
@@ -82,6 +106,7 @@ impl Registry {
             .append_pair("digest", &BlobId::of(&bytes).to_string());
         let put = http
             .put(place)
+            .basic_auth(USER, Some(PASSWORD))
             .header("content-type", "application/octet-stream")
             .body(bytes)
             .send()
@@ -94,6 +119,7 @@ impl Registry {
         let digest = BlobId::of(&bytes);
         let put = client()
             .put(self.url(&format!("manifests/{digest}")))
+            .basic_auth(USER, Some(PASSWORD))
             .header("content-type", media_type)
             .body(bytes);
         let answer = put.send().await.unwrap();
@@ -101,7 +127,7 @@ impl Registry {
         self.reference(digest)
     }
 
-    async fn push(&self, image: &ImageOnDisk) -> ImageReference {
+    pub(crate) async fn push(&self, image: &ImageOnDisk) -> ImageReference {
         let blob = |digest: &str| fs::read(blob_path(&image.layout, digest)).unwrap();
         let manifest = blob(&image.manifest_digest);
         let parsed: Value = serde_json::from_slice(&manifest).unwrap();

@@ -25,7 +25,7 @@ fn sized(bench: &Workbench, name: &str, mebibytes: u64) -> ImageOnDisk {
 /// Whether the cache opens it without having it sent; that is a use of it.
 async fn holds(cache: &Cache, image: &ImageOnDisk) -> bool {
     let archives = Archives::that_only_allow(image);
-    match cache.prepare(&archive_reference(image), &archives, |_| {}).await {
+    match cache.prepare(&archive_reference(image), None, &archives, |_| {}).await {
         Ok(_) => true,
         Err(ImageError::TransferStopped) => false,
         Err(error) => panic!("{error}"),

@@ -5,7 +5,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
 
 use sela_oci_images::{Image, ImageOnDisk, Layer};
 use sela_protocol::blob::BlobId;
@@ -14,10 +17,11 @@ use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::unpack::UnpackLimits;
 use sela_sandbox::image::{
     ArchiveSource, ArchiveStream, Cache, CacheSettings, ImageError, ImageReference, PreparedImage, Progress,
-    RegistryAccess,
+    ProxyChoice, RegistryAccess, RegistryLogin,
 };
 use tempfile::TempDir;
 use tokio::fs::File;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncSeekExt as _, ReadBuf};
 
 pub(crate) const OWNERS: IdRange = IdRange {
     first: 700_000,
@@ -63,6 +67,8 @@ impl Workbench {
             owners: OWNERS,
             limits: UnpackLimits::default(),
             registries: RegistryAccess::LoopbackToo,
+            proxy: ProxyChoice::default(),
+            daily_writes: None,
         }
     }
 
@@ -93,14 +99,14 @@ pub(crate) async fn prepare_archive_as(
     image: &ImageOnDisk,
 ) -> Result<PreparedImage, ImageError> {
     cache
-        .prepare(reference, &Archives::with(reference.digest(), image), |_| {})
+        .prepare(reference, None, &Archives::with(reference.digest(), image), |_| {})
         .await
 }
 
 /// For images that the cache has and the exchange need not send again.
 pub(crate) async fn prepare_known(cache: &Cache, image: &ImageOnDisk) -> PreparedImage {
     let archives = Archives::of(image);
-    let ready = cache.prepare(&archive_reference(image), &archives, |_| {}).await;
+    let ready = cache.prepare(&archive_reference(image), None, &archives, |_| {}).await;
     assert_eq!(archives.opened(), 0, "no archive was to be sent");
     ready.unwrap()
 }
@@ -111,7 +117,16 @@ pub(crate) async fn prepare_without_archive(
     reference: &ImageReference,
     report: impl Fn(Progress) + Send + Sync + 'static,
 ) -> Result<PreparedImage, ImageError> {
-    cache.prepare(reference, &Archives::default(), report).await
+    cache.prepare(reference, None, &Archives::default(), report).await
+}
+
+/// For images of a registry that asks for a login.
+pub(crate) async fn prepare_with_login(
+    cache: &Cache,
+    reference: &ImageReference,
+    login: Option<&RegistryLogin>,
+) -> Result<PreparedImage, ImageError> {
+    cache.prepare(reference, login, &Archives::default(), |_| {}).await
 }
 
 /// An exchange, as far as the cache knows one: what it gives to the job at hand, and how often it was asked to send.
@@ -120,6 +135,12 @@ pub(crate) struct Archives {
     name: &'static str,
     given: Vec<(BlobId, PathBuf)>,
     opened: AtomicU32,
+    /// After so many bytes of the first answer, of the second, …, the connection is gone.
+    pub(crate) breaks: Vec<u64>,
+    /// It cannot go on in the middle.
+    pub(crate) from_the_start: bool,
+    /// Where each answer began.
+    pub(crate) asked: Mutex<Vec<u64>>,
 }
 
 impl Archives {
@@ -159,7 +180,7 @@ impl Archives {
 }
 
 impl ArchiveSource for Archives {
-    type Reader = File;
+    type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
     fn name(&self) -> String {
         self.name.to_owned()
@@ -169,11 +190,31 @@ impl ArchiveSource for Archives {
         self.path(archive).map(drop)
     }
 
-    async fn open(&self, archive: BlobId) -> io::Result<ArchiveStream<File>> {
-        self.opened.fetch_add(1, Ordering::Relaxed);
-        let reader = File::open(self.path(archive)?).await?;
-        let bytes = Some(Bytes(reader.metadata().await?.len()));
-        Ok(ArchiveStream { reader, bytes })
+    async fn open(&self, archive: BlobId, from: u64) -> io::Result<ArchiveStream<Self::Reader>> {
+        let opened = self.opened.fetch_add(1, Ordering::Relaxed);
+        let mut file = File::open(self.path(archive)?).await?;
+        let size = file.metadata().await?.len();
+        let from = if self.from_the_start { 0 } else { from };
+        file.seek(io::SeekFrom::Start(from)).await?;
+        self.asked.lock().unwrap().push(from);
+        let reader: Self::Reader = match self.breaks.get(opened as usize) {
+            None => Box::new(file),
+            Some(after) => Box::new(file.take(*after).chain(Gone)),
+        };
+        Ok(ArchiveStream {
+            reader,
+            from,
+            bytes: Some(Bytes(size)),
+        })
+    }
+}
+
+/// What is read of a connection that is gone.
+struct Gone;
+
+impl AsyncRead for Gone {
+    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
     }
 }
 
