@@ -190,6 +190,15 @@ impl Running {
         &self.exchange.store
     }
 
+    /// Waits until a request stays that ends with the exchange: one more than when this was called.
+    #[cfg(test)]
+    pub(crate) async fn one_more_stays(&self) {
+        let before = self.stop.receiver_count();
+        while self.stop.receiver_count() <= before {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Ends requests, sessions and the loop in this order, and closes the store.
     ///
     /// # Errors

@@ -6,7 +6,6 @@ use reqwest::Method;
 use sela_protocol::blob::BlobId;
 use sela_protocol::money::Micros;
 use sela_protocol::tenant::{Deposit, JobState, JobView, PostingView, Submitted, TenantAccount};
-use std::time::Duration;
 
 async fn submit(tenant: &Rest, spec: &serde_json::Value, idempotency_key: Option<&str>) -> super::client::Reply {
     let mut request = tenant.request(Method::POST, "/v1/jobs").json(spec);
@@ -219,7 +218,8 @@ async fn streams_end_when_the_exchange_stops() {
                 .await
         }
     });
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    // The task has not run yet: it is first polled while this waits.
+    lab.running.one_more_stays().await;
     lab.running.stop().await.expect("stops");
     while events.chunk().await.expect("ends cleanly").is_some() {}
     assert_eq!(tail.await.expect("answered").body, b"");
