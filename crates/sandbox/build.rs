@@ -1,7 +1,7 @@
 //! Compiles the init of jobs in containers: a program without any library, for the machine that this crate is built for. Only
 //! the compiler that builds everything else is used.
 
-#![expect(
+#![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
     reason = "a build script speaks to cargo by its output, and this one starts the compiler"

@@ -3,16 +3,21 @@
 
 use crate::keys::read_node_key;
 use crate::paths::Paths;
-use crate::run::nvml_library;
-use crate::settings::SettingsFile;
+use crate::run::{backend, nvml_library};
+use crate::settings::{Settings, SettingsFile};
 use crate::store;
 use sela_gpu::Nvml;
 use sela_protocol::card::{CardDescription, Reading};
 use sela_protocol::envelope::PublicKey;
 use sela_protocol::local::{DoctorLine, IsolationState, Verdict};
 use sela_protocol::units::Bytes;
-use sela_sandbox::probe::{Machine, Strength, probe};
+use sela_sandbox::docker::{self, EngineError, EngineFound, EngineKind, EnginePlace};
+use sela_sandbox::probe::{Guarantee, Machine, Strength, probe};
 use std::path::Path;
+use std::time::Duration;
+
+/// How long an engine is waited for.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// One line.
 pub(crate) fn line(subject: &str, verdict: Verdict, found: String, remedy: Option<&str>) -> DoctorLine {
@@ -29,6 +34,7 @@ pub(crate) fn look(paths: &Paths, lab: bool) -> Vec<DoctorLine> {
     let mut lines = vec![settings(paths), key(paths), books(paths)];
     lines.extend(cards());
     lines.extend(isolation(lab));
+    lines.extend(engines(paths, lab));
     lines.push(disk(paths));
     lines
 }
@@ -144,15 +150,61 @@ fn isolation(lab: bool) -> Vec<DoctorLine> {
         ),
         IsolationState::Missing { why } => line("isolation", Verdict::Bad, why.clone(), None),
     };
-    let weaker = found.guarantees.iter().filter_map(|guarantee| {
-        let subject = format!("isolation, {}", guarantee.name);
+    std::iter::once(state)
+        .chain(lacking("isolation", &found.guarantees))
+        .collect()
+}
+
+/// What is promised in part, or not at all.
+fn lacking(of: &str, guarantees: &[Guarantee]) -> Vec<DoctorLine> {
+    let lines = guarantees.iter().filter_map(|guarantee| {
+        let subject = format!("{of}, {}", guarantee.name);
         match guarantee.strength {
             Strength::Enforced => None,
             Strength::Weaker { why } => Some(line(&subject, Verdict::Limited, format!("weaker: {why}"), None)),
             Strength::Absent { why } => Some(line(&subject, Verdict::Limited, format!("absent: {why}"), None)),
         }
     });
-    std::iter::once(state).chain(weaker).collect()
+    lines.collect()
+}
+
+/// Which container engines are here, and what each would promise. One that does not answer is not waited for longer than a person
+/// would.
+fn engines(paths: &Paths, lab: bool) -> Vec<DoctorLine> {
+    let settings = SettingsFile::at(paths.settings()).read();
+    let settings = settings.unwrap_or_else(|_| Settings::defaults());
+    let mut lines = Vec::new();
+    for kind in [EngineKind::Docker, EngineKind::Podman] {
+        let subject = kind.name();
+        match look_at(backend::place(&settings, kind)) {
+            Ok(found) => {
+                let says = format!("{kind} {} at {}", found.version, found.place.socket.display());
+                lines.push(match docker::fits(&Machine::this(), lab) {
+                    Ok(_) => line(subject, Verdict::Good, says, None),
+                    Err(why) => line(subject, Verdict::Limited, format!("{says}: {why}"), None),
+                });
+                lines.extend(lacking(subject, &docker::guarantees(&found)));
+            }
+            Err(error @ EngineError::NotThere { .. }) => {
+                lines.push(line(subject, Verdict::NotApplicable, error.to_string(), None));
+            }
+            Err(error) => lines.push(line(subject, Verdict::Limited, error.to_string(), None)),
+        }
+    }
+    lines
+}
+
+/// On a thread of its own: this may be called from within a runtime, or without one.
+fn look_at(place: EnginePlace) -> Result<EngineFound, EngineError> {
+    let kind = place.kind;
+    let asked = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .ok()?;
+        runtime.block_on(async { tokio::time::timeout(ENGINE_PATIENCE, docker::look(&place)).await.ok() })
+    });
+    asked.join().ok().flatten().unwrap_or(Err(EngineError::Hangs { kind }))
 }
 
 fn disk(paths: &Paths) -> DoctorLine {

@@ -133,6 +133,10 @@ pub enum RefusalCode {
 pub enum Isolation {
     /// Native, limits by cgroup v1 on a hybrid machine: for labs only.
     LabCgroupV1,
+    /// In containers of Docker's.
+    Docker,
+    /// In containers of Podman's.
+    Podman,
     /// Native on cgroup v2.
     Native,
     /// Something newer.

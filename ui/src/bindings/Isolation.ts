@@ -3,4 +3,4 @@
 /**
  * How strongly a node isolates jobs (docs/security.md).
  */
-export type Isolation = "lab_cgroup_v1" | "native" | "unknown";
+export type Isolation = "lab_cgroup_v1" | "docker" | "podman" | "native" | "unknown";

@@ -197,6 +197,8 @@ export interface Keys {
   'status.none': null;
   'status.isolation': null;
   'status.native': null;
+  'status.docker': null;
+  'status.podman': null;
   'status.lab_cgroup_v1': null;
   'status.isolation_missing': null;
   'status.isolation_unknown': null;

@@ -138,6 +138,13 @@ const PACKAGES: &[Package] = &[
         TESTS,
     ),
     linux_only(
+        "docker.io",
+        Probe::Program("dockerd"),
+        "a container engine to guard jobs in",
+        TESTS,
+    ),
+    linux_only("podman", Probe::Program("podman"), "another", TESTS),
+    linux_only(
         "uidmap",
         Probe::Program("newuidmap"),
         "maps subordinate user ids into sandboxes",

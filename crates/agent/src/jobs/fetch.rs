@@ -6,6 +6,7 @@ use crate::market::{Blobs, TransferError};
 use sela_protocol::job::JobInput;
 use sela_protocol::lease::EndCause;
 use sela_protocol::node::Award;
+use sela_sandbox::docker::image::GivenImage;
 use sela_sandbox::image::{Blame, ImageError, ImageReference, LOGIN_SECRET, PreparedImage, Progress, RegistryLogin};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ const PAUSE: Duration = Duration::from_secs(3);
 pub(super) struct Fetched {
     /// The image; must live until nothing is mounted from it.
     pub(super) image: PreparedImage,
+    /// The image in the engine, where one walls jobs in: it keeps it for as long as this lives.
+    pub(super) given: Option<GivenImage>,
     /// The folder that becomes `/in`.
     pub(super) inputs: Option<PathBuf>,
     /// The archive to go on from.
@@ -39,6 +42,15 @@ pub(super) async fn fetch(
 ) -> Result<Fetched, EndCause> {
     make_folder(folder, 0o700).await?;
     let image = image(workshop, award, blobs).await?;
+    let given = match &workshop.engine {
+        None => None,
+        Some(engine) => {
+            let given = engine.load(image.digest, &image.layers).await;
+            Some(given.map_err(|error| EndCause::NodeFault {
+                message: error.to_string(),
+            })?)
+        }
+    };
     let inputs = if award.spec.inputs.is_empty() {
         None
     } else {
@@ -54,6 +66,7 @@ pub(super) async fn fetch(
     };
     Ok(Fetched {
         image,
+        given,
         inputs,
         checkpoint,
     })

@@ -10,6 +10,7 @@ use sela_core::{Input, LeaseEvent};
 use sela_protocol::lease::EndCause;
 use sela_protocol::node::Award;
 use sela_protocol::units::{Microseconds, Millis};
+use sela_sandbox::docker;
 use sela_sandbox::keeper::handle::{self, HandleError, Orders, Reports};
 use sela_sandbox::keeper::wire::{Collected, FaultCode, LogStream, Order, Report, Stop};
 use sela_sandbox::sweep::sweep_lease;
@@ -355,6 +356,11 @@ impl LeaseTask {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "what the keeper left stays until the next start"),
             Err(error) => tracing::error!(%error, "the sweep ended by a panic"),
+        }
+        if let Some(images) = &self.workshop.engine
+            && let Err(error) = docker::sweep_lease(&images.engine().place, lease).await
+        {
+            tracing::error!(%error, "what the keeper left in the engine stays until the next start");
         }
     }
 

@@ -17,6 +17,7 @@ use sela_protocol::lease::EndCause;
 use sela_protocol::network::NetworkShare;
 use sela_protocol::node::Award;
 use sela_protocol::units::Millis;
+use sela_sandbox::docker::image::EngineImages;
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::Cache;
 use sela_sandbox::keeper::wire::CgroupPlace;
@@ -32,6 +33,8 @@ use tokio::sync::mpsc;
 pub(crate) struct Workshop {
     /// The images' cache.
     pub(crate) cache: Cache,
+    /// The container engine that walls jobs in, with its images; where there is none, the keeper does.
+    pub(crate) engine: Option<EngineImages>,
     /// What the owner lends of the network, all jobs together.
     pub(crate) line: OwnersLine,
     /// For transfers.

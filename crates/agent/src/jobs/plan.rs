@@ -76,7 +76,11 @@ pub(super) fn plan(
         checkpoint_every_ms: spec.checkpoint.map(|checkpoint| checkpoint.interval_ms),
         card,
         egress,
-        engine: None,
+        engine: workshop
+            .engine
+            .as_ref()
+            .zip(fetched.given.as_ref())
+            .map(|(engine, image)| engine.engine().plan(image.id().to_owned())),
         scratch,
         account: account(workshop, award.lease),
     })

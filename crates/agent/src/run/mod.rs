@@ -2,6 +2,7 @@
 
 pub(crate) mod accounts;
 mod agent_loop;
+pub(crate) mod backend;
 mod clock_of_today;
 mod effects;
 mod locks;

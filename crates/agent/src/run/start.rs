@@ -1,6 +1,7 @@
 //! The order in which an agent comes up: folders, lock, settings, sweep, store, interface, eyes; only then is anything offered.
 
 use super::agent_loop::{AgentLoop, Ears, Hands};
+use super::backend::{self, Chosen};
 use super::clock_of_today::today;
 use super::locks::{CardLocks, LockError, lock_file};
 use super::outbox::Outbox;
@@ -18,6 +19,7 @@ use anyhow::{Context as _, bail};
 use sela_core::{Input, State};
 use sela_protocol::local::IsolationState;
 use sela_protocol::node::Scratch;
+use sela_sandbox::docker::image::{EngineImageSettings, EngineImages};
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::unpack::UnpackLimits;
 use sela_sandbox::image::{Cache, CacheSettings, ProxyChoice, RegistryAccess};
@@ -75,10 +77,12 @@ pub(crate) async fn run(options: AgentOptions) -> anyhow::Result<()> {
 
     let found = probe(&Machine::this(), options.lab);
     let cgroups = cgroup_place(&paths);
-    let swept = {
+    let mut swept = {
         let (place, scratch) = (cgroups.clone(), paths.scratch());
         tokio::task::spawn_blocking(move || recovery::sweep_machine(&place, &scratch)).await??
     };
+    swept.leases.extend(backend::sweep(&settings, &cgroups.agent).await);
+    let chosen = backend::choose(&settings, &Machine::this(), &found, options.lab).await;
     let exchange = match &settings.market {
         Some(market) => known.known(&market.url.to_string())?,
         None => None,
@@ -104,8 +108,10 @@ pub(crate) async fn run(options: AgentOptions) -> anyhow::Result<()> {
     let (see, seen) = mpsc::channel(256);
     let (report, reported) = mpsc::channel(256);
     let (link_news, news) = mpsc::channel(256);
-    let mut isolation = found.state.clone();
-    let jobs = match workshop(&paths, &settings, &found, cgroups, options.lab).await {
+    let mut isolation = chosen.isolation.clone();
+    // An engine is not told to open an encrypted disk.
+    let in_engine = chosen.engine.is_some();
+    let jobs = match workshop(&paths, &settings, &found, chosen, cgroups, options.lab).await {
         Ok(workshop) => workshop.map(|workshop| Jobs::new(workshop, report.clone())),
         Err(error) => {
             isolation = IsolationState::Missing {
@@ -120,6 +126,7 @@ pub(crate) async fn run(options: AgentOptions) -> anyhow::Result<()> {
         lab: options.lab,
         isolation,
         scratch: match found.scratch {
+            ScratchKind::Memory | ScratchKind::EncryptedDisk if in_engine => Scratch::Memory,
             ScratchKind::Memory => Scratch::Memory,
             ScratchKind::EncryptedDisk => Scratch::EncryptedDisk,
         },
@@ -197,10 +204,11 @@ async fn workshop(
     paths: &Paths,
     settings: &Settings,
     found: &Probe,
+    chosen: Chosen,
     cgroups: CgroupPlace,
     lab: bool,
 ) -> anyhow::Result<Option<Workshop>> {
-    if found.layout.is_none() {
+    if !matches!(chosen.isolation, IsolationState::Ready { .. }) {
         return Ok(None);
     }
     let ids = IdRange::rootful(Path::new(SUBUID)).with_context(|| format!("{SUBUID} cannot be used"))?;
@@ -222,7 +230,17 @@ async fn workshop(
         daily_writes: Some(settings.disk_daily_writes),
     };
     let cache = tokio::task::spawn_blocking(move || Cache::open(cache)).await??;
+    let engine = chosen.engine.map(|engine| {
+        let settings = EngineImageSettings {
+            notes: paths.data.join("engine-images"),
+            budget: settings.disk_budget,
+            free_floor: settings.disk_free_floor,
+            owners: ids,
+        };
+        EngineImages::open(engine, settings)
+    });
     Ok(Some(Workshop {
+        engine: engine.transpose()?,
         cache,
         line: OwnersLine::new(settings.policy.network.clone()),
         http: http_client().context("TLS could not be set up")?,

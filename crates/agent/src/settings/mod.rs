@@ -11,6 +11,8 @@ use sela_core::Policy;
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::units::Bytes;
 use sela_sandbox::image::ProxyUrl;
+use serde::Deserialize;
+use std::path::PathBuf;
 use url_of_market::MarketUrl;
 
 pub(crate) mod url_of_market;
@@ -24,6 +26,10 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
     /// What a kilowatt-hour costs, where the owner told.
     pub(crate) per_kwh: Option<Micros>,
+    /// What walls jobs in.
+    pub(crate) backend: Backend,
+    /// Where the container engine listens, if not where it usually does.
+    pub(crate) engine_socket: Option<PathBuf>,
     /// Most that images may take.
     pub(crate) disk_budget: Bytes,
     /// Never leave less than this free.
@@ -44,12 +50,29 @@ impl Settings {
                 ..Policy::default()
             },
             per_kwh: None,
+            backend: Backend::Auto,
+            engine_socket: None,
             disk_budget: DEFAULT_DISK_BUDGET,
             disk_free_floor: DEFAULT_DISK_FREE_FLOOR,
             disk_daily_writes: DEFAULT_DISK_DAILY_WRITES,
             image_proxy: None,
         }
     }
+}
+
+/// What walls jobs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Backend {
+    /// The native backend where it can be, else a container engine.
+    #[default]
+    Auto,
+    /// The agent itself.
+    Native,
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
 }
 
 /// `[market]`.

@@ -2,8 +2,8 @@
 
 use super::url_of_market::MarketUrl;
 use super::{
-    DEFAULT_DISK_BUDGET, DEFAULT_DISK_DAILY_WRITES, DEFAULT_DISK_FREE_FLOOR, DEFAULT_FLOOR, DEFAULT_JOB_MEMORY,
-    MarketSettings, Settings,
+    Backend, DEFAULT_DISK_BUDGET, DEFAULT_DISK_DAILY_WRITES, DEFAULT_DISK_FREE_FLOOR, DEFAULT_FLOOR,
+    DEFAULT_JOB_MEMORY, MarketSettings, Settings,
 };
 use sela_core::{CardPolicy, Policy};
 use sela_protocol::id::GpuUuid;
@@ -15,6 +15,7 @@ use sela_sandbox::image::ProxyUrl;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::PathBuf;
 use toml_edit::{Document, Item, TableLike};
 
 /// What is wrong with `agent.toml`, and where: 1-based line and column.
@@ -40,6 +41,7 @@ const FIELDS: Fields = Fields {
         "presence",
         "limits",
         "network",
+        "sandbox",
         "disk",
         "images",
     ],
@@ -67,6 +69,7 @@ const FIELDS: Fields = Fields {
             "network",
             Fields::flat(&["hosts", "down_per_s", "up_per_s", "job_bytes"]),
         ),
+        ("sandbox", Fields::flat(&["backend", "socket"])),
         ("disk", Fields::flat(&["budget", "free_floor", "daily_writes"])),
         ("images", Fields::flat(&["proxy"])),
     ],
@@ -81,6 +84,7 @@ struct Written {
     presence: WrittenPresence,
     limits: WrittenLimits,
     network: WrittenNetwork,
+    sandbox: WrittenSandbox,
     disk: WrittenDisk,
     images: WrittenImages,
 }
@@ -133,6 +137,13 @@ struct WrittenNetwork {
     down_per_s: Option<u64>,
     up_per_s: Option<u64>,
     job_bytes: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct WrittenSandbox {
+    backend: Backend,
+    socket: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -203,6 +214,8 @@ impl Written {
                 network: self.network.check()?,
             },
             per_kwh: self.electricity.per_kwh,
+            backend: self.sandbox.backend,
+            engine_socket: self.sandbox.socket,
             disk_budget: self.disk.budget.map_or(DEFAULT_DISK_BUDGET, Bytes),
             disk_free_floor: self.disk.free_floor.map_or(DEFAULT_DISK_FREE_FLOOR, Bytes),
             disk_daily_writes: self.disk.daily_writes.map_or(DEFAULT_DISK_DAILY_WRITES, Bytes),

@@ -1,8 +1,10 @@
 //! Which container engines this machine has, and what each can promise. Looks, and asks the engine for its version; starts and
 //! changes nothing.
 
+use crate::cgroup::hybrid;
 use crate::ids::IdRange;
-use crate::probe::{Guarantee, Strength};
+use crate::keeper::wire::CgroupLayout;
+use crate::probe::{Guarantee, Machine, Strength};
 use bollard::models::{SystemInfo, SystemInfoCgroupDriverEnum, SystemVersion};
 use bollard::{ClientVersion, Docker};
 use serde::{Deserialize, Serialize};
@@ -162,6 +164,12 @@ pub enum EngineError {
         /// Why.
         source: bollard::errors::Error,
     },
+    /// It takes too long.
+    #[error("{kind} does not answer; restart it")]
+    Hangs {
+        /// Which.
+        kind: EngineKind,
+    },
     /// It does not let go of a container.
     #[error(
         "{kind} does not remove the container {container} of an earlier job; remove it by hand, or restart the engine"
@@ -302,49 +310,166 @@ impl EngineFound {
     }
 }
 
-/// What an engine promises of a job, in the words of `docs/security.md`, and in the order of the native backend's.
+/// What an engine promises less of than the native backend does, in the words of `docs/security.md`; all else is as there.
 pub fn guarantees(found: &EngineFound) -> Vec<Guarantee> {
-    use Strength::{Absent, Enforced, Weaker};
-    let ids = if found.remapped {
-        Enforced
-    } else {
-        Weaker {
-            why: "the engine maps no ids (userns-remap): a job runs as a subordinate id, in the machine's own user namespace",
+    use Strength::{Absent, Weaker};
+    let mut less = Vec::new();
+    let mut say = |name, strength| less.push(Guarantee { name, strength });
+    if !found.remapped {
+        let why = "the engine maps no ids (userns-remap): a job runs as a subordinate id, in the machine's own user namespace";
+        say("own user namespace, never the owner's uid", Weaker { why });
+    }
+    let why = "the engine keeps a copy of its own, which nobody hashes again";
+    say("image read only, by digest", Weaker { why });
+    match found.cgroups {
+        EngineCgroups::Ours => {}
+        EngineCgroups::BelowOurs | EngineCgroups::Systemds => {
+            let why = "in a group of the engine's the kernel kills one process; the keeper ends the rest";
+            say("memory limit, scratch included", Weaker { why });
         }
-    };
-    let memory = match found.cgroups {
-        EngineCgroups::Ours => Enforced,
-        EngineCgroups::BelowOurs | EngineCgroups::Systemds => Weaker {
-            why: "in a group of the engine's the kernel kills one process; the keeper ends the rest",
-        },
-    };
-    [
-        ("own user namespace, never the owner's uid", ids),
-        ("no capabilities, no new privileges", Enforced),
-        ("own list of system calls", Enforced),
-        (
-            "image read only, by digest",
-            Weaker {
-                why: "the engine keeps a copy of its own, which nobody hashes again",
-            },
-        ),
-        ("no network", Enforced),
-        ("sees its own processes only", Enforced),
-        ("sees its own card only", Enforced),
-        ("memory limit, scratch included", memory),
-        ("no swap", Enforced),
-        ("process limit", Enforced),
-        ("CPU only when idle", Enforced),
-        (
-            "disk only when idle",
-            Weaker {
-                why: "idle I/O class, which only some schedulers obey",
-            },
-        ),
-        ("frozen as a whole, killed as a whole", Enforced),
-        ("billed by the kernel's own record of freezes", Enforced),
-        ("results unreadable on the owner's disk", Absent { why: "placeholder" }),
-    ]
-    .map(|(name, strength)| Guarantee { name, strength })
-    .to_vec()
+    }
+    let why = "an engine is not told to open one";
+    say("an encrypted disk where a job asks for one", Absent { why });
+    let why =
+        "if agent, keeper and clerk are all killed while a job stands frozen, it stands until the agent's next start";
+    say("no job outlives its grant", Weaker { why });
+    less
+}
+
+/// What an engine's jobs need of the machine itself: the keeper must be root, and must be able to read and set their groups.
+///
+/// # Errors
+/// What is missing, and what to do.
+pub fn fits(machine: &Machine, lab: bool) -> Result<CgroupLayout, String> {
+    if !machine.root {
+        return Err("an agent needs root to guard containers for now: run it as a system service".to_owned());
+    }
+    if machine.cgroups.join("cgroup.controllers").exists() {
+        return Ok(CgroupLayout::V2);
+    }
+    let unified = machine.cgroups.join(hybrid::UNIFIED).join("cgroup.controllers");
+    if unified.exists() && lab {
+        return Ok(CgroupLayout::LabCgroupV1);
+    }
+    Err("this machine has no cgroups of version 2 alone: boot with systemd.unified_cgroup_hierarchy=1".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(kind: EngineKind, remapped: bool, cgroups: EngineCgroups) -> EngineFound {
+        EngineFound {
+            place: EnginePlace::usual(kind),
+            version: "26.1".to_owned(),
+            remapped,
+            cgroups,
+            root: PathBuf::from("/var/lib/docker"),
+        }
+    }
+
+    fn version(number: &str, component: &str) -> SystemVersion {
+        serde_json::from_value(serde_json::json!({
+            "Version": number,
+            "Components": [{ "Name": component, "Version": number }],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn engines_that_are_too_old_or_out_of_reach_are_refused_with_the_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let enforcing = folder.path().join("enforce");
+        std::fs::write(&enforcing, "1").unwrap();
+        let permissive = folder.path().join("none");
+        let info = |options: &[&str], system: &str| -> SystemInfo {
+            serde_json::from_value(serde_json::json!({
+                "SecurityOptions": options, "OperatingSystem": system, "CgroupDriver": "systemd",
+            }))
+            .unwrap()
+        };
+        let seccomp = ["name=seccomp,profile=default"];
+        let docker = |number: &str| version(number, "Engine");
+        let judge = |kind, version: SystemVersion, info: SystemInfo, file: &Path| {
+            judge(&EnginePlace::usual(kind), &version, &info, file)
+        };
+        use EngineKind::{Docker, Podman};
+        let plain = info(&seccomp, "Debian");
+        for (kind, version, info, file, words) in [
+            (Docker, docker("19.03.15"), plain.clone(), &permissive, "20.10"),
+            (Docker, docker("dev"), plain.clone(), &permissive, "20.10"),
+            (
+                Podman,
+                version("3.4.4", "Podman Engine"),
+                plain.clone(),
+                &permissive,
+                "4.0",
+            ),
+            (
+                Docker,
+                version("4.3.1", "Podman Engine"),
+                plain.clone(),
+                &permissive,
+                "another engine",
+            ),
+            (Podman, docker("26.1"), plain.clone(), &permissive, "another engine"),
+            (Docker, docker("26.1"), info(&[], "Debian"), &permissive, "seccomp"),
+            (
+                Docker,
+                docker("26.1"),
+                info(&["name=seccomp", "name=rootless"], "x"),
+                &permissive,
+                "rootless",
+            ),
+            (
+                Docker,
+                docker("26.1"),
+                info(&seccomp, "Docker Desktop"),
+                &permissive,
+                "virtual machine",
+            ),
+            (Docker, docker("26.1"), plain.clone(), &enforcing, "SELinux"),
+        ] {
+            let why = judge(kind, version, info, file).unwrap_err();
+            assert!(why.contains(words), "{why} for {words}");
+        }
+        let fit = judge(Docker, docker("20.10.24+dfsg1"), plain, &permissive).unwrap();
+        assert_eq!((fit.remapped, fit.cgroups), (false, EngineCgroups::Systemds));
+        let mapped = info(&["name=seccomp", "name=userns"], "Debian");
+        assert!(judge(Docker, docker("28.0.1"), mapped, &permissive).unwrap().remapped);
+    }
+
+    /// Both ways: each line of the document is said, and each of ours has its line.
+    #[test]
+    fn the_document_says_what_engines_promise_less() {
+        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
+        let document = std::fs::read_to_string(document).unwrap();
+        let table = document.split("|less than native |").nth(1).unwrap();
+        let lines: Vec<Vec<&str>> = table
+            .lines()
+            .skip(2)
+            .take_while(|line| line.starts_with('|'))
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .collect();
+        let columns = [
+            found(EngineKind::Docker, false, EngineCgroups::Systemds),
+            found(EngineKind::Docker, true, EngineCgroups::Ours),
+            found(EngineKind::Podman, false, EngineCgroups::BelowOurs),
+        ];
+        let mut names = std::collections::BTreeSet::new();
+        for (index, engine) in columns.iter().enumerate() {
+            let said = guarantees(engine);
+            for line in &lines {
+                let strength = said.iter().find(|guarantee| guarantee.name == line[0]);
+                let word = match strength.map(|guarantee| &guarantee.strength) {
+                    None | Some(Strength::Enforced) => "as native",
+                    Some(Strength::Weaker { .. }) => "weaker",
+                    Some(Strength::Absent { .. }) => "absent",
+                };
+                assert_eq!(line[index + 1], word, "{} in column {index}", line[0]);
+            }
+            names.extend(said.iter().map(|guarantee| guarantee.name));
+        }
+        assert_eq!(names.len(), lines.len());
+    }
 }

@@ -174,6 +174,14 @@ impl EngineImages {
         Ok(self.hold(id))
     }
 
+    /// Whether the engine has the image `id`, as it says itself.
+    pub async fn holds(&self, id: &str) -> bool {
+        match self.engine.place.connect().await {
+            Ok(engine) => engine.inspect_image(id).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+
     fn name(&self) -> &'static str {
         self.engine.place.kind.name()
     }

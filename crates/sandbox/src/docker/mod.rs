@@ -16,11 +16,11 @@ mod sweep;
 mod within;
 
 pub(crate) use container::{Container, Step};
-pub use engine::{EngineCgroups, EngineError, EngineFound, EngineKind, EnginePlace, EnginePlan, guarantees, look};
+pub use engine::{EngineCgroups, EngineError, EngineFound, EngineKind, EnginePlace, EnginePlan, fits, guarantees, look};
 pub(crate) use order::LEFT;
 pub(crate) use sweep::{clear_agent, clear_hierarchies};
 pub use sweep::{sweep, sweep_lease};
-pub(crate) use within::{Unpacking, unpack_checkpoint};
+pub(crate) use within::{Unpacking, open_network, unpack_checkpoint};
 
 /// Labels of everything that is ours in an engine. `docs/security.md` names them to owners.
 pub mod labels {

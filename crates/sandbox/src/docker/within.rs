@@ -10,6 +10,7 @@ use crate::keeper::wire::{CgroupLayout, CgroupPlace, Fault, FaultCode, JobPlan};
 use crate::native::checkpoint::unpack_sealed;
 use crate::native::namespaces::write_id_maps;
 use crate::native::{Side, fork};
+use crate::network::door;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Pid, Signal, Uid, WaitOptions};
@@ -66,6 +67,48 @@ fn reap(child: Pid) {
         rustix::process::waitpid(Some(child), WaitOptions::empty()),
         Err(Errno::INTR)
     ) {}
+}
+
+/// Opens a job's way to the network, in the network namespace of its first process: the listening socket goes to the agent. Takes a
+/// moment.
+///
+/// # Safety
+/// The calling process must have one thread only.
+pub(crate) unsafe fn open_network(pid: u32, agent: BorrowedFd<'_>) -> Result<(), Fault> {
+    let what = "open the job's way to the network";
+    let agent = agent.try_clone_to_owned().or_fault(FaultCode::Isolation, what)?;
+    let path = format!("/proc/{pid}/ns/net");
+    let namespace =
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).or_fault(FaultCode::Isolation, what)?;
+    let (hears, says) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).or_fault(FaultCode::Isolation, what)?;
+    // SAFETY: one thread, as promised by the caller.
+    match unsafe { fork() }.or_fault(FaultCode::Isolation, what)? {
+        Side::Child => {
+            let open = std::panic::AssertUnwindSafe(|| -> std::io::Result<()> {
+                let kind = rustix::thread::LinkNameSpaceType::Network;
+                rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind))?;
+                Ok(door::open(agent)?)
+            });
+            let failed = match std::panic::catch_unwind(open) {
+                Ok(opened) => opened.err().map(|error| error.to_string()),
+                Err(_) => Some("it failed".to_owned()),
+            };
+            let _ = rustix::io::write(&says, failed.unwrap_or_default().as_bytes());
+            // SAFETY: ends this copy of the keeper without running what was meant for the keeper's own end.
+            unsafe { libc::_exit(0) }
+        }
+        Side::Parent { child } => {
+            drop(says);
+            let mut why = [0; 512];
+            let count = rustix::io::read(&hears, &mut why).or_fault(FaultCode::Isolation, what)?;
+            reap(child);
+            if count == 0 {
+                return Ok(());
+            }
+            Err(String::from_utf8_lossy(&why[..count])).or_fault(FaultCode::Isolation, what)
+        }
+    }
 }
 
 /// Where a checkpoint is unpacked, and as whom.

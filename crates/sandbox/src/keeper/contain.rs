@@ -7,7 +7,7 @@ use super::guard::Watch;
 use super::later;
 use super::meter::Meter;
 use super::set_up::{PATIENCE, died, remove_cgroups, stop_at, tidy};
-use super::wire::{Fault, FaultCode, JobPlan, Report};
+use super::wire::{Egress, Fault, FaultCode, JobPlan, Report};
 use crate::cgroup::Cgroup;
 use crate::docker::{self, Container, EngineCgroups, EnginePlan, Step, Unpacking};
 use crate::error::OrFault as _;
@@ -157,6 +157,10 @@ fn furnish(
     // SAFETY: `run` has seen that this process has one thread, and nothing here starts another.
     let folders = unsafe { container.folders(plan, engine, ids, &confidential.secrets) }?;
     confidential.secrets.clear();
+    if plan.egress == Egress::Proxy {
+        // SAFETY: as above.
+        unsafe { docker::open_network(container.pid(), desk.agent()) }?;
+    }
     let Some(archive) = &plan.resume_from else {
         return Ok(folders);
     };

@@ -68,8 +68,8 @@ pub(crate) fn check(plan: &JobPlan) -> Result<(), Fault> {
     if plan.layers.is_empty() && plan.engine.is_none() {
         return refuse("the image has no layers: there is nothing to run".to_owned());
     }
-    if plan.engine.is_some() && plan.egress == Egress::Proxy {
-        let message = "a container engine gives a job no way to hosts of the network yet";
+    if plan.engine.is_some() && plan.limits.disk.is_some() {
+        let message = "a container engine gives a job no encrypted disk: its scratch is memory";
         return Err(Fault::new(FaultCode::Isolation, message));
     }
     if plan.engine.is_some() && limits.disk.is_some() {

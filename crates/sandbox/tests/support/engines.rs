@@ -52,7 +52,9 @@ impl Engine {
             EngineKind::Docker => docker(&program, folder.path()),
             EngineKind::Podman => podman(&program, folder.path(), &place.socket),
         };
+        // What watches over Podman's containers leaves a file where it was started.
         command
+            .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
