@@ -1,5 +1,6 @@
 //! The simulated device node: a regular file whose length in bytes is the memory that can be allocated in MiB. An allocation is
-//! a POSIX write lock on a range of it, one byte a MiB, held by a real process; only the kernel gives it back. Taking locks and
+//! a POSIX write lock on a range of it, one byte a MiB, held by a real process; only the kernel gives it back. The bytes
+//! themselves are what lies in the memory: they outlast whoever wrote them, until somebody wipes them. Taking locks and
 //! listing their holders live here; what they mean for a card lives in `card`.
 //!
 //! A process that holds memory must not open and close the same node a second time: closing any descriptor of a file drops
@@ -12,7 +13,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,6 +46,7 @@ pub enum AllocationError {
 #[derive(Debug)]
 pub struct Allocation {
     node: File,
+    range: Range<u64>,
 }
 
 impl Allocation {
@@ -67,7 +69,10 @@ impl Allocation {
             };
             // Somebody may have taken the range since: then look again.
             if lock(&node, start, mib)? {
-                return Ok(Self { node });
+                return Ok(Self {
+                    node,
+                    range: start..start + mib,
+                });
             }
         }
     }
@@ -76,6 +81,19 @@ impl Allocation {
     /// and not among those that only compute.
     pub fn mark_graphics(&self) -> io::Result<()> {
         lock(&self.node, GRAPHICS_MARKS + u64::from(std::process::id()), 1).map(drop)
+    }
+
+    /// Leaves `byte` in each MiB of this memory. It stays there when the memory is given back, as on a real card: 0 wipes it.
+    pub fn fill(&self, byte: u8) -> io::Result<()> {
+        let content = vec![byte; usize::try_from(self.range.end - self.range.start).unwrap_or(0)];
+        self.node.write_all_at(&content, self.range.start)
+    }
+
+    /// What lies in each MiB of this memory, one byte a MiB: what whoever had it last left, 0 where nobody did or it was wiped.
+    pub fn content(&self) -> io::Result<Vec<u8>> {
+        let mut content = vec![0; usize::try_from(self.range.end - self.range.start).unwrap_or(0)];
+        self.node.read_exact_at(&mut content, self.range.start)?;
+        Ok(content)
     }
 }
 
