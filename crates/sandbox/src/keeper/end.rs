@@ -124,6 +124,8 @@ fn kill_all(watch: &Watch<'_>, desk: &mut Desk) {
             again = later(AGAIN);
         }
         if !watch.cgroup.is_populated().unwrap_or(false) && watch.job.is_dead() {
+            // The groups above are other jobs', too: these must not go before the owner's programs because this one was ended.
+            watch.cgroup.set_hurry(false);
             return;
         }
         if desk.wait(&[], later(GLANCE)).is_err() {

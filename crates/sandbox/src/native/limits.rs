@@ -8,6 +8,9 @@ use std::fs;
 
 /// Nice value of a job's processes.
 const NICE: i32 = 19;
+/// Bytes of a core dump. Not 0: that only keeps dumps out of files, while a machine that hands them to a program (systemd-coredump,
+/// apport) would still get a stranger's memory. 1 is the one value at which the kernel gives up before either (core(5)).
+const CORE_DUMP: u64 = 1;
 /// Class 3 is idle: served when nobody else wants the disk. The kernel takes it shifted by 13 bits.
 const IO_PRIORITY_IDLE: libc::c_int = 3 << 13;
 const IO_PRIORITY_WHO_PROCESS: libc::c_int = 1;
@@ -28,8 +31,8 @@ pub(super) fn apply(limits: &Limits) -> Result<u64, Fault> {
     setrlimit(
         Resource::Core,
         Rlimit {
-            current: Some(0),
-            maximum: Some(0),
+            current: Some(CORE_DUMP),
+            maximum: Some(CORE_DUMP),
         },
     )
     .or_fault(FaultCode::LimitDiffers, "forbid core dumps")?;
@@ -47,7 +50,7 @@ pub(super) fn apply(limits: &Limits) -> Result<u64, Fault> {
 
 /// Reads back from the calling process what [`apply`] set.
 pub(super) fn verify(open_files: u64) -> Result<(), Fault> {
-    for (resource, expected) in [(Resource::Nofile, open_files), (Resource::Core, 0)] {
+    for (resource, expected) in [(Resource::Nofile, open_files), (Resource::Core, CORE_DUMP)] {
         let found = getrlimit(resource);
         if found.current != Some(expected) || found.maximum != Some(expected) {
             let message = format!("the limit {resource:?} should be {expected} and reads {found:?}");
