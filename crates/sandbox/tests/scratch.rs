@@ -81,6 +81,7 @@ async fn what_is_written_to_a_disk_is_found_nowhere_in_the_clear() {
     let [device] = &devices_of(stage.path())[..] else {
         panic!("{:?}", devices_of(stage.path()))
     };
+    // Empty, it holds some 6 500 bytes that are not zero; what the job wrote makes it 21 000.
     // The whole device as it lies there: there is a file system, and in it nothing of what was written, nor a name.
     let raw = fs::read(device).unwrap();
     assert_eq!((raw.len(), &raw[1080..1082]), (32 << 20, &[0x53, 0xef][..]));
