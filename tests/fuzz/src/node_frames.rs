@@ -138,6 +138,7 @@ impl Node {
         let hello = Hello {
             protocol: PROTOCOL,
             nonce: NONCE.to_owned(),
+            exchange: self.desk.key(),
             key: PublicKey::of(&self.key),
             invitation: Some(self.invitation.clone()),
             name: "a stranger".to_owned(),
