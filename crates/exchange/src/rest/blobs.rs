@@ -11,15 +11,16 @@ use axum::body::{Body, BodyDataStream};
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::http::StatusCode;
-use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt, stream};
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::TenantId;
 use sela_protocol::tenant::Stored;
 use sela_protocol::units::Bytes;
+use std::io::SeekFrom;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 /// How much is read on, and for how long, after a refusal.
 const DRAINED: usize = 64 << 20;
@@ -46,11 +47,12 @@ pub(super) async fn put(
     Ok((StatusCode::CREATED, Json(Stored { blob, bytes: size.0 })))
 }
 
-/// `GET` and `HEAD /v1/blobs/{address}`
+/// `GET` and `HEAD /v1/blobs/{address}`; with `Range: bytes=N-` from byte N on, so that a transfer can be gone on with.
 pub(super) async fn get(
     State(exchange): Shared,
     who: TenantOrHolder,
     Path(address): Path<String>,
+    headers: HeaderMap,
 ) -> Result<Response, Refused> {
     let blob: BlobId = in_path(&address)?;
     let allowed = match who {
@@ -60,7 +62,15 @@ pub(super) async fn get(
     if !allowed {
         return Err(not_yours(blob));
     }
-    blob_body(&exchange, blob, "application/octet-stream").await
+    blob_body(&exchange, blob, "application/octet-stream", first_byte(&headers)).await
+}
+
+/// The first byte that is asked for. Of the forms of RFC 9110 §14.2 only this one is understood; any other is answered with all
+/// of it, as the RFC allows.
+fn first_byte(headers: &HeaderMap) -> u64 {
+    let range = headers.get(RANGE).and_then(|range| range.to_str().ok());
+    let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
+    from.and_then(|from| from.parse().ok()).unwrap_or(0)
 }
 
 /// Refuses before anything is received where nothing would be kept; the exact sum is made when it has come.
@@ -136,22 +146,40 @@ fn refuse_announced(headers: &HeaderMap, limit: Bytes) -> Result<(), Refused> {
     }
 }
 
-/// Streams a blob.
-pub(super) async fn blob_body(exchange: &Exchange, blob: BlobId, kind: &'static str) -> Result<Response, Refused> {
-    let (file, size) = exchange.blobs.read(blob).await.map_err(|error| {
+/// Streams a blob from byte `from` on; all of it where it has no such byte.
+pub(super) async fn blob_body(
+    exchange: &Exchange,
+    blob: BlobId,
+    kind: &'static str,
+    from: u64,
+) -> Result<Response, Refused> {
+    let (mut file, size) = exchange.blobs.read(blob).await.map_err(|error| {
         if error.kind() == std::io::ErrorKind::NotFound {
             not_yours(blob)
         } else {
             Refused::internal(&error)
         }
     })?;
+    let from = if from < size.0 { from } else { 0 };
+    if from > 0 {
+        let sought = file.seek(SeekFrom::Start(from)).await;
+        sought.map_err(|error| Refused::internal(&error))?;
+    }
     let chunks = stream::try_unfold(file, |mut file| async move {
         let mut chunk = Vec::with_capacity(CHUNK);
         (&mut file).take(CHUNK as u64).read_to_end(&mut chunk).await?;
         Ok::<_, std::io::Error>((!chunk.is_empty()).then_some((bytes::Bytes::from(chunk), file)))
     });
-    let headers = [(CONTENT_TYPE, kind.to_owned()), (CONTENT_LENGTH, size.0.to_string())];
-    Ok((headers, Body::from_stream(chunks)).into_response())
+    let headers = [
+        (CONTENT_TYPE, kind.to_owned()),
+        (CONTENT_LENGTH, (size.0 - from).to_string()),
+    ];
+    let body = Body::from_stream(chunks);
+    if from == 0 {
+        return Ok((headers, body).into_response());
+    }
+    let range = [(CONTENT_RANGE, format!("bytes {from}-{}/{}", size.0 - 1, size.0))];
+    Ok((StatusCode::PARTIAL_CONTENT, headers, range, body).into_response())
 }
 
 fn not_yours(blob: BlobId) -> Refused {

@@ -277,7 +277,7 @@ pub(super) async fn output(
             },
         ));
     };
-    blob_body(&exchange, blob, "application/octet-stream").await
+    blob_body(&exchange, blob, "application/octet-stream", 0).await
 }
 
 async fn job_view(exchange: &Exchange, tenant: TenantId, job: JobId) -> Result<JobView, Refused> {

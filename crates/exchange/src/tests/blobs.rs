@@ -1,6 +1,6 @@
 //! Blobs over HTTP: who may put and get what, and that a refused one leaves nothing.
 
-use super::client::job_spec;
+use super::client::{Rest, job_spec};
 use super::{Lab, files_under};
 use crate::collect::{collect, keep_for_tenant};
 use crate::store::blob_owners::BlobOwner;
@@ -33,6 +33,37 @@ async fn a_tenant_gets_what_it_put_and_nobody_else_does() {
     bob.get(&path).await.refused(404, "unknown_blob");
     bob.send(Method::PUT, &path, "an image").await;
     assert_eq!(bob.get(&path).await.body, b"an image");
+}
+
+#[tokio::test]
+async fn a_blob_can_be_gone_on_with_in_the_middle() {
+    let lab = Lab::start().await;
+    let (alice, _) = lab.operator.new_tenant(1).await;
+    let (bob, _) = lab.operator.new_tenant(1).await;
+    let path = format!("/v1/blobs/{}", alice.put_blob(b"an image").await);
+    for (range, status, body) in [
+        ("bytes=3-", 206, &b"image"[..]),
+        ("bytes=7-", 206, b"e"),
+        ("bytes=0-", 200, b"an image"),
+        ("bytes=8-", 200, b"an image"),
+        ("bytes=2-3", 200, b"an image"),
+        ("bytes=-2", 200, b"an image"),
+        ("bytes=99999999999999999999-", 200, b"an image"),
+    ] {
+        let reply = Rest::reply(alice.request(Method::GET, &path).header("range", range)).await;
+        assert_eq!(
+            (reply.status.as_u16(), reply.body.as_slice()),
+            (status, body),
+            "{range}"
+        );
+        if status == 206 {
+            let first = 8 - body.len();
+            let said = reply.headers["content-range"].to_str().expect("text");
+            assert_eq!(said, format!("bytes {first}-7/8"));
+        }
+    }
+    let refused = Rest::reply(bob.request(Method::GET, &path).header("range", "bytes=3-")).await;
+    refused.refused(404, "unknown_blob");
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! A job's image: fetched by digest, verified while it streams, unpacked with every path checked, and kept in a cache that
 //! all jobs share. Knows nothing of running a job; what it hands out are folders to stack and the config's words.
 //!
-//! The way of an image: [`ImageReference`] → registry or archive → index, manifest, config ([`manifest`]) → each layer
-//! through [`unpack`] into the cache → [`PreparedImage`], whose layers cannot be evicted while it lives.
+//! The way of an image: [`ImageReference`] → registry or archive → index, manifest, config ([`manifest`]) → each blob to the disk
+//! (`partial`), each layer from there through [`unpack`] into the cache → [`PreparedImage`], whose layers cannot be evicted while it lives.
 //!
 //! # Whose image the cache opens
 //!
@@ -18,6 +18,10 @@
 //!   for bytes that this registry has delivered here before: it has them, and who may have them is its to say. For any other
 //!   layer its word is worth nothing, as anybody can run a registry that says yes: it is fetched again and hashed, as if the
 //!   cache were empty, and only the unpacking is spared.
+//!
+//! The same holds of what is not whole yet: a blob that came in part is gone on with for the source that sent that part, and
+//! for no other. And of what depends on more than its own blob: a layer that took files from the layers below it, by hard links
+//! into them, is kept under the name of the whole stack.
 //!
 //! What is left: from how fast an image is ready somebody who already knows a digest may guess that it was here.
 
