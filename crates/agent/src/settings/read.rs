@@ -449,6 +449,15 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_names_what_walls_jobs_in() {
+        let defaults = parse("").expect("reads");
+        assert_eq!((defaults.backend, defaults.engine_socket), (Backend::Auto, None));
+        let named = parse("[sandbox]\nbackend = \"podman\"\nsocket = \"/run/user/7/podman.sock\"\n").expect("reads");
+        assert_eq!(named.backend, Backend::Podman);
+        assert_eq!(named.engine_socket, Some(PathBuf::from("/run/user/7/podman.sock")));
+    }
+
+    #[test]
     fn a_bad_file_says_where_and_what_would_be_right() {
         for (text, line, column, says) in [
             ("[price]\nfloor = 0.2\n", 2, 9, "string"),
@@ -478,6 +487,8 @@ mod tests {
             ),
             ("[network]\nhost = []\n", 2, 1, "did you mean \"hosts\""),
             ("[network]\n\nup_per_s = 1\n", 3, 1, "at least 1024"),
+            ("[sandbox]\nbackend = \"lxc\"\n", 2, 11, "`docker`"),
+            ("[sandbox]\nengine = \"docker\"\n", 2, 1, "unknown"),
         ] {
             let error = parse(text).expect_err(text);
             assert_eq!(error.at, Some((line, column)), "{text}: {error}");
