@@ -20,6 +20,12 @@ use super::shelf::{ImageRecord, Pin, Shelf, StackedLayer};
 use super::source::{ArchiveSource, Deliverer, Deliverers};
 use super::unpack::{self, Below, ExpectedLayer};
 
+/// A layer that the cache has, still to be proven.
+type Here = (ExpectedLayer, Pin);
+
+/// A layer that has to come, and its place in the stack.
+type Missing = (usize, ExpectedLayer);
+
 /// One image that is being put together.
 pub(super) struct Assembly<'a> {
     pub(super) shelf: &'a Arc<Shelf>,
@@ -160,7 +166,7 @@ impl Assembly<'_> {
     }
 
     /// What the cache has, still to be proven, and what it lacks with its place in the stack. Each blob once.
-    fn sort(&self, manifest: &Manifest, config: &Config) -> (Vec<(ExpectedLayer, Pin)>, Vec<(usize, ExpectedLayer)>) {
+    fn sort(&self, manifest: &Manifest, config: &Config) -> (Vec<Here>, Vec<Missing>) {
         let (mut here, mut missing) = (Vec::new(), Vec::new());
         for (place, (layer, diff_id)) in manifest.layers.iter().zip(&config.diff_ids).enumerate() {
             if manifest.layers[..place]
@@ -184,11 +190,7 @@ impl Assembly<'_> {
 
     /// Layers of the cache, each after the origin has proven that it has the blob and that this job may have it. Nothing is
     /// told of what the cache holds before that.
-    async fn proven(
-        &self,
-        origin: &Origin,
-        here: Vec<(ExpectedLayer, Pin)>,
-    ) -> Result<BTreeMap<BlobId, Pin>, ImageError> {
+    async fn proven(&self, origin: &Origin, here: Vec<Here>) -> Result<BTreeMap<BlobId, Pin>, ImageError> {
         let mut to_ask = Vec::new();
         for (layer, pin) in &here {
             let part = Part::Layer(layer.blob.digest);

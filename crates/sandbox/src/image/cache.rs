@@ -150,12 +150,12 @@ impl Cache {
     ) -> Result<PreparedImage, ImageError> {
         let report: Report = Arc::new(report);
         match image {
-            ImageReference::Registry(reference) => self.from_registry(reference, login, report).await,
-            ImageReference::Archive(digest) => self.from_archive(*digest, archives, report).await,
+            ImageReference::Registry(reference) => self.prepare_from_registry(reference, login, report).await,
+            ImageReference::Archive(digest) => self.prepare_from_archive(*digest, archives, report).await,
         }
     }
 
-    async fn from_registry(
+    async fn prepare_from_registry(
         &self,
         reference: &RegistryReference,
         login: Option<&RegistryLogin>,
@@ -183,7 +183,7 @@ impl Cache {
         assembly.assemble((image, document), origin).await
     }
 
-    async fn from_archive(
+    async fn prepare_from_archive(
         &self,
         image: BlobId,
         archives: &impl ArchiveSource,

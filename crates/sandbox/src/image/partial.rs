@@ -48,6 +48,24 @@ struct Growth {
     end: Option<End>,
 }
 
+/// Outlives the blob for who writes to it: by the time that its end is known, a writer must hold nothing of the blob any more,
+/// as the next thing that happens may be that the file is looked for or the cache is opened anew.
+#[derive(Debug, Default)]
+struct Growing {
+    growth: Mutex<Growth>,
+    changed: Condvar,
+}
+
+impl Growing {
+    fn lock(&self) -> MutexGuard<'_, Growth> {
+        self.growth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, growth: MutexGuard<'a, Growth>) -> MutexGuard<'a, Growth> {
+        self.changed.wait(growth).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[derive(Debug)]
 enum End {
     Whole,
@@ -62,8 +80,7 @@ pub(crate) struct Partial {
     name: String,
     path: PathBuf,
     file: File,
-    growth: Mutex<Growth>,
-    changed: Condvar,
+    growing: Arc<Growing>,
     discarded: AtomicBool,
 }
 
@@ -109,8 +126,10 @@ impl Partial {
             name,
             path,
             file,
-            growth: Mutex::new(growth),
-            changed: Condvar::new(),
+            growing: Arc::new(Growing {
+                growth: Mutex::new(growth),
+                changed: Condvar::new(),
+            }),
             discarded: AtomicBool::new(false),
         }))
     }
@@ -141,11 +160,13 @@ impl Partial {
                     None => break End::Broken(Some(ImageError::TransferStopped)),
                 }
             };
-            let mut growth = partial.growth();
+            let growing = Arc::clone(&partial.growing);
+            drop(partial);
+            let mut growth = growing.lock();
             growth.end.get_or_insert(end);
             growth.writing = false;
             drop(growth);
-            partial.changed.notify_all();
+            growing.changed.notify_all();
         })
     }
 
@@ -166,7 +187,7 @@ impl Partial {
         growth.length += count;
         growth.held += count;
         drop(growth);
-        self.changed.notify_all();
+        self.growing.changed.notify_all();
         Ok(())
     }
 
@@ -175,7 +196,7 @@ impl Partial {
         let mut growth = self.growth();
         growth.end.get_or_insert(End::Broken(Some(ImageError::TransferStopped)));
         drop(growth);
-        self.changed.notify_all();
+        self.growing.changed.notify_all();
     }
 
     /// Stops it when dropped: a transfer that is given up before it has begun must not be waited for.
@@ -187,7 +208,7 @@ impl Partial {
     pub(crate) fn wait_for_writer(&self) {
         let mut growth = self.growth();
         while growth.writing {
-            growth = self.changed.wait(growth).unwrap_or_else(PoisonError::into_inner);
+            growth = self.growing.wait(growth);
         }
     }
 
@@ -237,14 +258,15 @@ impl Partial {
     }
 
     fn growth(&self) -> MutexGuard<'_, Growth> {
-        self.growth.lock().unwrap_or_else(PoisonError::into_inner)
+        self.growing.lock()
     }
 }
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        let growth = self.growth.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let growth = self.growth();
         let (length, held) = (growth.length, growth.held);
+        drop(growth);
         if *self.discarded.get_mut() || length == 0 {
             if let Err(error) = std::fs::remove_file(&self.path) {
                 tracing::warn!(%error, path = %self.path.display(), "a transferred blob could not be removed");
@@ -297,11 +319,7 @@ impl Read for Follow {
                 }
                 None => {}
             }
-            growth = self
-                .partial
-                .changed
-                .wait(growth)
-                .unwrap_or_else(PoisonError::into_inner);
+            growth = self.partial.growing.wait(growth);
         };
         drop(growth);
         let count = into.len().min(usize::try_from(here).unwrap_or(usize::MAX));

@@ -170,6 +170,9 @@ async fn a_hard_link_finds_no_file_that_layers_between_have_hidden() {
     }
 }
 
+/// What an index lists, made of its one honest entry.
+type Entries<'a> = &'a dyn Fn(Value) -> Vec<Value>;
+
 /// The same archive with another index.
 fn with_index(image: &mut ImageOnDisk, entries: impl Fn(Value) -> Vec<Value>) -> ImageReference {
     let mut index: Value = serde_json::from_slice(&fs::read(image.layout.join("index.json")).unwrap()).unwrap();
@@ -214,7 +217,7 @@ async fn an_index_may_name_no_platform_and_may_list_attestations() {
         entry["platform"] = json!({ "os": "linux", "architecture": sela_oci_images::native_architecture() });
         entry
     };
-    let indexes: [(&dyn Fn(Value) -> Vec<Value>, bool); 5] = [
+    let indexes: [(Entries<'_>, bool); 5] = [
         (&|own| vec![bare(&own)], true),
         (&|own| vec![attestation(&own), bare(&own)], true),
         (&|own| vec![attestation(&own), mine(&own), attestation(&own)], true),
