@@ -5,6 +5,7 @@ import type { JobId } from "./JobId";
 import type { LeaseId } from "./LeaseId";
 import type { LeasePhase } from "./LeasePhase";
 import type { Millis } from "./Millis";
+import type { NetworkUse } from "./NetworkUse";
 import type { UtcMs } from "./UtcMs";
 
 /**
@@ -42,4 +43,8 @@ phase: LeasePhase | null,
 /**
  * Why it ended; `None` while it is open.
  */
-end: EndCause | null, };
+end: EndCause | null, 
+/**
+ * What it uses of the network, while it is open and where it may use any.
+ */
+network?: NetworkUse, };

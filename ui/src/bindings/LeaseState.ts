@@ -5,6 +5,7 @@ import type { LeaseId } from "./LeaseId";
 import type { LeasePhase } from "./LeasePhase";
 import type { Micros } from "./Micros";
 import type { Millis } from "./Millis";
+import type { NetworkUse } from "./NetworkUse";
 
 /**
  * A lease as the owner sees it.
@@ -37,4 +38,8 @@ thawed_ms: Millis,
 /**
  * Earned so far, before the fee.
  */
-gross: Micros, };
+gross: Micros, 
+/**
+ * What it uses of the network, where it may use any.
+ */
+network?: NetworkUse, };
