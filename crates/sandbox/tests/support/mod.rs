@@ -238,6 +238,7 @@ pub(crate) struct Watched {
     pub(crate) seen: Vec<Report>,
     /// Whether grants are given.
     pub(crate) lives: bool,
+    granted: tokio::time::Instant,
     /// Last, since fields are dropped in order: the keeper ends once nobody is at its other ends.
     _gone: Gone,
 }
@@ -281,6 +282,7 @@ impl Watched {
             keeper,
             seen: Vec::new(),
             lives: true,
+            granted: tokio::time::Instant::now(),
             _gone: Gone(keeper),
         }
     }
@@ -302,32 +304,33 @@ impl Watched {
     /// The next report; `None` at the keeper's end.
     pub(crate) async fn next(&mut self) -> Option<Report> {
         loop {
+            // Reports may come so often that the pause below never ends.
+            self.grant_if_due().await;
             tokio::select! {
                 report = self.reports.next() => {
                     let report = report.unwrap()?;
                     self.seen.push(report.clone());
                     return Some(report);
                 }
-                () = tokio::time::sleep(Duration::from_secs(1)) => {
-                    if let (Some(orders), true) = (self.orders.as_mut(), self.lives) {
-                        // A keeper that ended meanwhile is noticed by its end of file.
-                        drop(orders.send(&Order::Grant).await);
-                    }
-                }
+                () = tokio::time::sleep(Duration::from_millis(500)) => {}
             }
+        }
+    }
+
+    async fn grant_if_due(&mut self) {
+        if !self.lives || self.granted.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        self.granted = tokio::time::Instant::now();
+        if let Some(orders) = self.orders.as_mut() {
+            // A keeper that ended meanwhile is noticed by its end of file.
+            drop(orders.send(&Order::Grant).await);
         }
     }
 
     /// Waits for a report of a kind.
     pub(crate) async fn until(&mut self, mut found: impl FnMut(&Report) -> bool) -> Report {
-        let mut granted = tokio::time::Instant::now();
         loop {
-            if self.lives && granted.elapsed() > Duration::from_secs(1) {
-                granted = tokio::time::Instant::now();
-                if let Some(orders) = self.orders.as_mut() {
-                    drop(orders.send(&Order::Grant).await);
-                }
-            }
             match self.next().await {
                 Some(report) if found(&report) => return report,
                 Some(_) => {}
@@ -355,15 +358,7 @@ impl Watched {
 
     /// Everything to the end.
     pub(crate) async fn finish(mut self) -> Outcome {
-        let mut granted = tokio::time::Instant::now();
-        while self.next().await.is_some() {
-            if self.lives && granted.elapsed() > Duration::from_secs(1) {
-                granted = tokio::time::Instant::now();
-                if let Some(orders) = self.orders.as_mut() {
-                    drop(orders.send(&Order::Grant).await);
-                }
-            }
-        }
+        while self.next().await.is_some() {}
         let (out, err) = (self.output(LogStream::Out), self.output(LogStream::Err));
         let status = self.reports.wait().await.unwrap();
         Outcome {
