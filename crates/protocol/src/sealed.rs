@@ -196,9 +196,12 @@ impl<R: Read> Opening<R> {
     /// [`SealError::NotSealed`], or where `inner` does not read.
     pub fn begin(mut inner: R, key: &SealingKey, purpose: Purpose) -> io::Result<Self> {
         let mut head = [0; MAGIC.len() + DRAWN];
-        inner.read_exact(&mut head).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => SealError::NotSealed.into(),
-            _ => error,
+        inner.read_exact(&mut head).map_err(|error| {
+            if error.kind() == io::ErrorKind::UnexpectedEof {
+                SealError::NotSealed.into()
+            } else {
+                error
+            }
         })?;
         let (magic, drawn) = head.split_at(MAGIC.len());
         let drawn: Drawn = drawn.try_into().map_err(|_| SealError::NotSealed)?;
