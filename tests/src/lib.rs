@@ -11,6 +11,7 @@ mod books;
 mod clock;
 mod display;
 mod exchange;
+mod gate;
 mod images;
 mod owner;
 mod part;
@@ -29,6 +30,7 @@ pub use books::check_the_books;
 pub use clock::boot_us;
 pub use display::Display;
 pub use exchange::{Exchange, FUNDS};
+pub use gate::{Gate, Held};
 pub use images::{
     TestImage, expected_result, image_of_a_program, image_of_a_script, image_of_the_test_job, write_image,
 };

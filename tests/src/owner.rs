@@ -96,6 +96,18 @@ impl Owner {
     /// # Errors
     /// Where it does not come up.
     pub fn start_agent(&mut self) -> anyhow::Result<()> {
+        self.spawn_agent()?;
+        wait_for("the agent to answer", || {
+            self.agent.is_up()?;
+            Ok(self.sela(&["status", "--json"])?.good().ok().map(drop))
+        })
+    }
+
+    /// Starts the agent and waits for nothing.
+    ///
+    /// # Errors
+    /// Where it cannot be started.
+    pub fn spawn_agent(&mut self) -> anyhow::Result<()> {
         let mut command = self.command(&["agent", "run", "--lab"])?;
         if let Some(lab) = &self.lab {
             command
@@ -105,11 +117,7 @@ impl Owner {
         if let Some(display) = &self.display {
             command.env("DISPLAY", display);
         }
-        self.agent.start(&mut command)?;
-        wait_for("the agent to answer", || {
-            self.agent.is_up()?;
-            Ok(self.sela(&["status", "--json"])?.good().ok().map(drop))
-        })
+        self.agent.start(&mut command)
     }
 
     /// `sela` with these words.
@@ -136,6 +144,7 @@ impl Owner {
             ("SELA_CONFIG_DIR", "config"),
             ("SELA_DATA_DIR", "data"),
             ("SELA_RUNTIME_DIR", "runtime"),
+            ("TMPDIR", "tmp"),
         ] {
             command.env(name, self.folder.join(folder));
         }

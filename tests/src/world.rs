@@ -76,7 +76,7 @@ impl World {
     fn lay_out(plan: &Plan, folder: tempfile::TempDir) -> anyhow::Result<Self> {
         let path = folder.path().canonicalize()?;
         let logs = path.join("logs");
-        for part in ["logs", "config", "data", "runtime", "exchange", "tenant"] {
+        for part in ["logs", "config", "data", "runtime", "exchange", "tenant", "tmp"] {
             let part = path.join(part);
             std::fs::create_dir(&part)?;
             std::fs::set_permissions(&part, std::fs::Permissions::from_mode(0o700))?;

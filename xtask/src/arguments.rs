@@ -59,6 +59,18 @@ pub(crate) enum Verb {
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
         runs: u64,
     },
+    /// Feed code with what a fuzzer makes up; an input that breaks it is told with the command that shows it again.
+    Fuzz {
+        /// What to feed.
+        #[arg(value_enum, required_unless_present = "all")]
+        target: Option<FuzzTarget>,
+        /// Feed all of them.
+        #[arg(long, conflicts_with = "target")]
+        all: bool,
+        /// Seconds for each.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+    },
 }
 
 /// What a machine is being prepared for.
@@ -76,6 +88,8 @@ pub(crate) enum Purpose {
     Bench,
     /// `cargo xtask soak`.
     Soak,
+    /// `cargo xtask fuzz`.
+    Fuzz,
 }
 
 impl Purpose {
@@ -87,6 +101,7 @@ impl Purpose {
             Purpose::Test => "test",
             Purpose::Bench => "bench",
             Purpose::Soak => "soak",
+            Purpose::Fuzz => "fuzz",
         }
     }
 }
@@ -115,6 +130,59 @@ impl BenchName {
 pub(crate) enum SoakName {
     /// The path: a job, and something that goes wrong at a random point of its life.
     Path,
+    /// The agent, the keeper or both, killed at a named point of a job's life.
+    Crash,
+}
+
+/// What can be fed by a fuzzer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FuzzTarget {
+    /// A whole layer of an image.
+    Layer,
+    /// Manifests, indexes and configs of images, and names.
+    Documents,
+    /// Connections to the agent's local interface.
+    LocalApi,
+    /// What nodes say to the exchange.
+    NodeFrames,
+    /// Jobs as tenants write them.
+    JobSpecs,
+    /// Requests to a job's proxy.
+    Proxy,
+}
+
+impl FuzzTarget {
+    /// All of them.
+    pub(crate) const ALL: &'static [Self] = &[
+        Self::Layer,
+        Self::NodeFrames,
+        Self::LocalApi,
+        Self::Documents,
+        Self::JobSpecs,
+        Self::Proxy,
+    ];
+
+    /// As it is typed, and as its folder is called.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Layer => "layer",
+            Self::Documents => "documents",
+            Self::LocalApi => "local-api",
+            Self::NodeFrames => "node-frames",
+            Self::JobSpecs => "job-specs",
+            Self::Proxy => "proxy",
+        }
+    }
+
+    /// Its program.
+    pub(crate) fn program(self) -> String {
+        format!("fuzz-{}", self.name())
+    }
+
+    /// Whether it gives files away to others, as only root can.
+    pub(crate) const fn needs_root(self) -> bool {
+        matches!(self, Self::Layer)
+    }
 }
 
 #[cfg(test)]
@@ -169,6 +237,30 @@ mod tests {
                 },
             ),
             (
+                "fuzz layer --seconds 600",
+                Verb::Fuzz {
+                    target: Some(FuzzTarget::Layer),
+                    all: false,
+                    seconds: 600,
+                },
+            ),
+            (
+                "fuzz --all",
+                Verb::Fuzz {
+                    target: None,
+                    all: true,
+                    seconds: 60,
+                },
+            ),
+            (
+                "soak crash --seed 1 --runs 500",
+                Verb::Soak {
+                    name: SoakName::Crash,
+                    seed: 1,
+                    runs: 500,
+                },
+            ),
+            (
                 "soak path --seed 7 --runs 3",
                 Verb::Soak {
                     name: SoakName::Path,
@@ -191,6 +283,9 @@ mod tests {
             "bench nothing",
             "soak",
             "soak path --runs 0",
+            "fuzz",
+            "fuzz layer --all",
+            "fuzz nothing",
             "setup --for everything",
         ] {
             assert_eq!(parse(line).expect_err(line).exit_code(), 2, "{line}");

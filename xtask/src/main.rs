@@ -20,6 +20,8 @@ mod page;
 mod places;
 mod processes;
 #[cfg(target_os = "linux")]
+mod fuzz;
+#[cfg(target_os = "linux")]
 mod run;
 mod setup;
 #[cfg(target_os = "linux")]
@@ -32,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, SoakName, Verb};
+use arguments::{Arguments, FuzzTarget, SoakName, Verb};
 use places::Places;
 
 fn main() -> ExitCode {
@@ -60,6 +62,10 @@ fn act(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Verb::Bindings => bindings::write(&places).map(|()| ExitCode::SUCCESS),
         Verb::Bench { name, record } => bench::bench(&places, *name, *record),
         Verb::Soak { name, seed, runs } => soak(&places, *name, *seed, *runs),
+        Verb::Fuzz { target, seconds, .. } => {
+            let one = target.as_ref().map(std::slice::from_ref);
+            fuzz(&places, one.unwrap_or(FuzzTarget::ALL), *seconds)
+        }
     }
 }
 
@@ -71,6 +77,16 @@ fn run(places: &Places, once: bool) -> anyhow::Result<ExitCode> {
 #[cfg(not(target_os = "linux"))]
 fn run(_places: &Places, _once: bool) -> anyhow::Result<ExitCode> {
     anyhow::bail!("jobs run in isolation on Linux only so far; `cargo xtask test --quick` works here")
+}
+
+#[cfg(target_os = "linux")]
+fn fuzz(places: &Places, targets: &[FuzzTarget], seconds: u64) -> anyhow::Result<ExitCode> {
+    fuzz::fuzz(places, targets, seconds)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn fuzz(_places: &Places, _targets: &[FuzzTarget], _seconds: u64) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("the targets unpack images and serve sockets of Linux so far; `cargo xtask test --quick` works here")
 }
 
 #[cfg(target_os = "linux")]

@@ -1,6 +1,7 @@
 //! The path under fire: each seed is one world, one job, one point of the job's life and one thing that goes wrong there. Whatever
 //! it is, the job ends for the right reason, every lease is paid exactly once and nothing is left.
 
+pub mod crash;
 mod trouble;
 
 pub use trouble::{Action, Point};
@@ -109,7 +110,7 @@ fn live_through(world: &mut World, seed: u64, scenario: Scenario) -> anyhow::Res
     }
     trouble.mend(world)?;
     let view = world.tenant.wait_for_end(job)?;
-    check_the_end(world, job, &view, scenario.action)?;
+    check_the_end(world, job, &view, Some(scenario.action))?;
     Ok(Told {
         seed,
         scenario,
@@ -193,7 +194,7 @@ fn point_of(view: &JobView) -> Option<Point> {
 }
 
 /// A job is done and right, unless its own program was killed: then that is what its tenant is told.
-fn check_the_end(world: &World, job: JobId, view: &JobView, action: Action) -> anyhow::Result<()> {
+fn check_the_end(world: &World, job: JobId, view: &JobView, action: Option<Action>) -> anyhow::Result<()> {
     match &view.state {
         JobState::Done => {
             let output = world.tenant.output(job)?;
@@ -207,7 +208,7 @@ fn check_the_end(world: &World, job: JobId, view: &JobView, action: Action) -> a
         JobState::Failed {
             cause: EndCause::Exited { code: 137 },
             ..
-        } if action == Action::KillJob => Ok(()),
+        } if action == Some(Action::KillJob) => Ok(()),
         JobState::Queued { .. }
         | JobState::Leased { .. }
         | JobState::Failed { .. }

@@ -243,7 +243,7 @@ fn programs_of(world: &World, job: JobId) -> Vec<u32> {
 }
 
 /// One that is gone already needs no signal.
-fn signal(pid: u32, signal: Signal) {
+pub(super) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }

@@ -8,7 +8,7 @@ use sela_protocol::lease::EndCause;
 use sela_protocol::local::MarketLink;
 use sela_protocol::tenant::JobView;
 use sela_protocol::units::Millis;
-use sela_tests::{Plan, World, boot_us, expected_result, in_a_world, job_pids, keeper_of};
+use sela_tests::{Gate, Plan, World, boot_us, expected_result, in_a_world, job_pids, keeper_of};
 
 /// Steps of a job that runs for four seconds, and of one that outlasts a grant.
 const SHORT: u64 = 80;
@@ -171,11 +171,7 @@ fn a_killed_keeper_takes_its_job_with_it_and_the_job_goes_on() {
         let (job, lease) = running_job(world, SHORT)?;
         let keeper = keeper_of(world.owner.agent.pid()?).context("the agent has no keeper")?;
         let killed = boot_us();
-        let keeper = i32::try_from(keeper)
-            .ok()
-            .and_then(Pid::from_raw)
-            .context("a process id")?;
-        kill_process(keeper, Signal::KILL)?;
+        kill(keeper)?;
         sela_tests::wait_for("the job to be gone", || Ok(job_pids(lease).is_empty().then_some(())))?;
         tell_when_nothing_is_left(world, lease, "kill -9 of the keeper", killed)?;
         let view = done_from_its_checkpoint(world, job, SHORT)?;
@@ -186,6 +182,37 @@ fn a_killed_keeper_takes_its_job_with_it_and_the_job_goes_on() {
         );
         Ok(())
     });
+}
+
+#[test]
+fn a_job_whose_keeper_dies_between_its_end_and_its_results_goes_on_and_is_paid_for_both_parts() {
+    in_a_world(&Plan::default(), |world| {
+        let (job, lease) = running_job(world, SHORT)?;
+        let agent = world.owner.agent.pid()?;
+        let keeper = keeper_of(agent).context("the agent has no keeper")?;
+        // It has said that the job is gone before it makes the file for what the job made: there it is held, and dies.
+        let gate = Gate::at(&[world.owner.data().join(format!("scratch/{lease}"))])?;
+        let held = gate.hold("the keeper to collect what the job made", |pid, path| {
+            pid == keeper && path.ends_with("out.sealed")
+        })?;
+        kill(held.pid)?;
+        drop(held);
+        drop(gate);
+        world.wait_until_nothing_is_left(&[lease])?;
+        let view = done_from_its_checkpoint(world, job, SHORT)?;
+        ensure!(
+            matches!(&view.leases[0].end, Some(EndCause::NodeFault { message }) if message.contains("collected")),
+            "{:?}",
+            view.leases
+        );
+        ensure!(view.leases[0].billed_ms > Millis(0), "{:?}", view.leases);
+        Ok(())
+    });
+}
+
+fn kill(pid: u32) -> anyhow::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a process id")?;
+    Ok(kill_process(pid, Signal::KILL)?)
 }
 
 #[test]

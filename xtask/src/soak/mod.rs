@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use anyhow::ensure;
-use sela_tests::soak::{Told, hits, run};
+use sela_tests::soak::{crash, hits, run};
 
 use crate::arguments::{Purpose, SoakName};
 use crate::commands;
@@ -36,6 +36,7 @@ pub(crate) fn soak(places: &Places, name: SoakName, seed: u64, runs: u64) -> any
     commands::run(commands::cargo(places, ["build", "--quiet", "--locked"]).args(PROGRAMS))?;
     let (passed, failed) = match name {
         SoakName::Path => path(seed, runs),
+        SoakName::Crash => crashes(seed, runs),
     };
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 {
@@ -45,29 +46,56 @@ pub(crate) fn soak(places: &Places, name: SoakName, seed: u64, runs: u64) -> any
     })
 }
 
-/// How many seeds every `cargo xtask test` takes of it, always the same.
+/// How many seeds every `cargo xtask test` takes of the path, always the same.
 const SLICE: u64 = 4;
 
-/// Runs that slice and gives how many passed, failed and were skipped. Jobs run in isolation as root only; a machine that must not
-/// skip anything (`CI=true`) counts that as failures.
+/// And which of the crashes: the moments that last too short for the path's own soak to hit them.
+const CRASHES: [u64; 5] = [1, 2, 9, 10, 12];
+
+/// Runs that slice and gives how many passed, failed and were skipped.
 pub(crate) fn slice() -> (u64, u64, u64) {
+    as_root(SLICE, "seeds of the path", || path(3, SLICE))
+}
+
+/// The same for the crashes.
+pub(crate) fn crash_slice() -> (u64, u64, u64) {
+    as_root(CRASHES.len() as u64, "crashes", || {
+        told(CRASHES, "crash", crash::run, crash::hits)
+    })
+}
+
+/// Jobs run in isolation as root only; a machine that must not skip anything (`CI=true`) counts that as failures.
+fn as_root(runs: u64, what: &str, run: impl FnOnce() -> (u64, u64)) -> (u64, u64, u64) {
     if rustix::process::geteuid().is_root() {
-        let (passed, failed) = path(3, SLICE);
+        let (passed, failed) = run();
         return (passed, failed, 0);
     }
-    println!("skipped: needs root: {SLICE} seeds of the path");
+    println!("skipped: needs root: {runs} {what}");
     if std::env::var_os("CI").is_some() {
-        (0, SLICE, 0)
+        (0, runs, 0)
     } else {
-        (0, 0, SLICE)
+        (0, 0, runs)
     }
 }
 
-/// Runs seeds, tells each, and counts those that passed and those that failed.
 fn path(seed: u64, runs: u64) -> (u64, u64) {
-    let mut good: Vec<Told> = Vec::new();
+    told(seed..seed.saturating_add(runs), "path", run, hits)
+}
+
+fn crashes(seed: u64, runs: u64) -> (u64, u64) {
+    told(seed..seed.saturating_add(runs), "crash", crash::run, crash::hits)
+}
+
+/// Runs seeds, tells each, and counts those that passed and those that failed.
+fn told<T: std::fmt::Display>(
+    seeds: impl IntoIterator<Item = u64>,
+    name: &str,
+    run: impl Fn(u64) -> anyhow::Result<T>,
+    hits: impl Fn(&[T]) -> String,
+) -> (u64, u64) {
+    let mut good: Vec<T> = Vec::new();
     let mut bad: Vec<u64> = Vec::new();
-    for seed in seed..seed.saturating_add(runs) {
+    for seed in seeds {
         match run(seed) {
             Ok(told) => {
                 println!("{told}");
@@ -81,7 +109,7 @@ fn path(seed: u64, runs: u64) -> (u64, u64) {
     }
     println!("{}", hits(&good));
     for seed in &bad {
-        println!("to see it again: cargo xtask soak path --seed {seed} --runs 1");
+        println!("to see it again: cargo xtask soak {name} --seed {seed} --runs 1");
     }
     (good.len() as u64, bad.len() as u64)
 }

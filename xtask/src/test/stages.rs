@@ -78,6 +78,22 @@ pub(crate) fn all() -> Vec<Stage> {
     #[cfg(target_os = "linux")]
     all.extend([
         stage("workloads, optimised", Kind::Workload, workloads),
+        stage("fuzz, a short run", Kind::Fuzz, |around| {
+            let (passed, failed, skipped) = crate::fuzz::slice(around.places)?;
+            Ok(Tally {
+                passed,
+                failed,
+                skipped,
+            })
+        }),
+        stage("soak of crashes, a fixed slice", Kind::Soak, |_| {
+            let (passed, failed, skipped) = crate::soak::crash_slice();
+            Ok(Tally {
+                passed,
+                failed,
+                skipped,
+            })
+        }),
         stage("soak of the path, a fixed slice", Kind::Soak, |_| {
             let (passed, failed, skipped) = crate::soak::slice();
             Ok(Tally {

@@ -53,18 +53,21 @@ pub(crate) enum Kind {
     DocTest,
     /// Tests of the work that tenants bring, optimised.
     Workload,
+    /// What a fuzzer makes up, for some seconds.
+    Fuzz,
     /// Random moments of death, a small fixed slice.
     Soak,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Check,
         Self::Build,
         Self::Unit,
         Self::BlackBox,
         Self::DocTest,
         Self::Workload,
+        Self::Fuzz,
         Self::Soak,
     ];
 }
@@ -78,6 +81,7 @@ impl fmt::Display for Kind {
             Self::BlackBox => "black-box tests",
             Self::DocTest => "doc tests",
             Self::Workload => "workload tests",
+            Self::Fuzz => "fuzz targets",
             Self::Soak => "soak runs",
         })
     }
