@@ -39,9 +39,9 @@ pub(crate) enum Probe {
     SystemPythonModule(&'static str),
 }
 
-use Purpose::{Bench, Run, RunInWindow, Soak, Test};
+use Purpose::{Bench, Fuzz, Run, RunInWindow, Soak, Test};
 
-const BUILDS: &[Purpose] = &[Run, RunInWindow, Test, Bench, Soak];
+const BUILDS: &[Purpose] = &[Run, RunInWindow, Test, Bench, Soak, Fuzz];
 const RUNS_JOBS: &[Purpose] = &[Run, RunInWindow, Test, Soak];
 const OPENS_THE_WINDOW: &[Purpose] = &[RunInWindow, Test, Bench];
 const TESTS: &[Purpose] = &[Test];
