@@ -167,7 +167,7 @@ fn is_gone(pid: u32) -> bool {
 }
 
 async fn a_frozen_container_dies_with_its_agent_and_its_keeper(engine: &Engine) {
-    let (_stage, plan, mut job, _, init) = running().await;
+    let (stage, plan, mut job, _, init) = running().await;
     job.order(Order::Freeze {
         cause: EndCause::OwnerInput,
     })
@@ -182,10 +182,23 @@ async fn a_frozen_container_dies_with_its_agent_and_its_keeper(engine: &Engine) 
         sweep(&engine.place, &agent).await.unwrap().is_empty()
     })
     .await;
+    nothing_stays(&stage, &plan).await;
+}
+
+/// What is left of a job whose keeper was killed is the agent's to remove at its next start; then there is nothing.
+async fn nothing_stays(stage: &Stage, plan: &JobPlan) {
+    let place = stage.place();
+    until("a group of the job's stays", async || {
+        sela_sandbox::sweep::sweep(&place, &plan.scratch).unwrap();
+        let hierarchies = fs::read_dir(&place.root).unwrap().flatten();
+        let mut folders = hierarchies.map(|hierarchy| hierarchy.path().join("sela-jobs").join(&place.agent));
+        !place.root.join("sela-jobs").join(&place.agent).exists() && !folders.any(|folder| folder.exists())
+    })
+    .await;
 }
 
 async fn a_container_dies_though_nobody_is_left_to_end_it() {
-    let (_stage, _, mut job, _, init) = running().await;
+    let (stage, plan, mut job, _, init) = running().await;
     let keeper = job.keeper;
     // The clerk is the keeper's only child.
     let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
@@ -198,6 +211,7 @@ async fn a_container_dies_though_nobody_is_left_to_end_it() {
         async || is_gone(init),
     )
     .await;
+    nothing_stays(&stage, &plan).await;
 }
 
 async fn the_sweep_removes_what_nobody_guards_any_more(engine: &Engine) {
@@ -211,7 +225,7 @@ async fn the_sweep_removes_what_nobody_guards_any_more(engine: &Engine) {
     assert!(is_gone(init));
     sweep_lease(&engine.place, plan.lease).await.unwrap();
     kill_process(process(job.keeper), Signal::KILL).unwrap();
-    sela_sandbox::sweep::sweep(&stage.place(), &plan.scratch).unwrap();
+    nothing_stays(&stage, &plan).await;
     assert!(!cgroup.exists(), "{}", cgroup.display());
 }
 

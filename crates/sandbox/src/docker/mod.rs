@@ -16,7 +16,9 @@ mod sweep;
 mod within;
 
 pub(crate) use container::{Container, Step};
-pub use engine::{EngineCgroups, EngineError, EngineFound, EngineKind, EnginePlace, EnginePlan, fits, guarantees, look};
+pub use engine::{
+    EngineCgroups, EngineError, EngineFound, EngineKind, EnginePlace, EnginePlan, fits, guarantees, look,
+};
 pub(crate) use order::LEFT;
 pub(crate) use sweep::{clear_agent, clear_hierarchies};
 pub use sweep::{sweep, sweep_lease};

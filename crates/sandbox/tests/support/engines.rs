@@ -107,6 +107,11 @@ impl Drop for Engine {
         for mount in mounts_below(self.folder.path()) {
             let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
         }
+        // What watches over Podman's containers may still be tidying up.
+        let patience = Instant::now() + Duration::from_secs(5);
+        while fs::remove_dir_all(self.folder.path()).is_err() && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
