@@ -75,9 +75,12 @@ fn receive(keeper: impl AsFd) -> rustix::io::Result<Option<OwnedFd>> {
     let mut letter = [0; LETTER.len()];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     rustix::net::recvmsg(keeper, &mut [IoSliceMut::new(&mut letter)], &mut message, flags)?;
-    let socket = message.drain().find_map(|part| match part {
-        RecvAncillaryMessage::ScmRights(mut sockets) => sockets.next(),
-        _ => None,
+    let socket = message.drain().find_map(|part| {
+        if let RecvAncillaryMessage::ScmRights(mut sockets) = part {
+            sockets.next()
+        } else {
+            None
+        }
     });
     Ok(socket)
 }
