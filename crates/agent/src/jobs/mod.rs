@@ -16,7 +16,7 @@ use sela_protocol::id::LeaseId;
 use sela_protocol::lease::EndCause;
 use sela_protocol::network::NetworkShare;
 use sela_protocol::node::Award;
-use sela_protocol::units::Millis;
+use sela_protocol::units::{Bytes, Millis};
 use sela_sandbox::docker::image::EngineImages;
 use sela_sandbox::ids::IdRange;
 use sela_sandbox::image::Cache;
@@ -39,6 +39,8 @@ pub(crate) struct Workshop {
     pub(crate) line: OwnersLine,
     /// For transfers.
     pub(crate) http: reqwest::Client,
+    /// What is fetched leaves this free on the owner's disk.
+    pub(crate) free_floor: Bytes,
     /// The folder of all scratch folders.
     pub(crate) scratch: PathBuf,
     /// The folder of keepers' accounts.
@@ -125,6 +127,7 @@ impl Jobs {
             return;
         };
         let blobs = Blobs::new(self.workshop.http.clone(), url.clone(), award.token.clone());
+        let blobs = blobs.leaving_free(self.workshop.free_floor);
         let task = LeaseTask::new(Arc::clone(&self.workshop), award, blobs, orders, self.inputs.clone());
         tokio::spawn(task.run());
     }

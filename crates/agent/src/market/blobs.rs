@@ -38,6 +38,8 @@ const PAUSES: [Duration; 5] = [
 /// About ten minutes of trying: an exchange that is being updated is back by then.
 const TRIES: usize = 24;
 const CHUNK: usize = 64 << 10;
+/// After so many bytes it is looked again whether the disk has room.
+const LOOK_EVERY: u64 = 16 << 20;
 
 /// The exchange's HTTP side, for one lease.
 #[derive(Debug, Clone)]
@@ -46,6 +48,7 @@ pub(crate) struct Blobs {
     url: MarketUrl,
     token: String,
     standstill: Duration,
+    free_floor: Bytes,
 }
 
 /// Why a transfer did not succeed.
@@ -117,7 +120,13 @@ impl Blobs {
             url,
             token,
             standstill: STANDSTILL,
+            free_floor: Bytes(0),
         }
+    }
+
+    /// Fetches nothing that would leave less than this on the disk: it is the owner's.
+    pub(crate) fn leaving_free(self, free_floor: Bytes) -> Self {
+        Self { free_floor, ..self }
     }
 
     /// With less patience, so that a test need not wait for a minute.
@@ -143,12 +152,17 @@ impl Blobs {
         let chunks = self.get(blob).await?.bytes_stream();
         let mut chunks = Box::pin(moving(chunks, self.standstill));
         let failed = |source| file_error(to, source);
+        leaves_free(to, self.free_floor).map_err(failed)?;
         let mut file = File::create(to).await.map_err(failed)?;
-        let (mut hash, mut size) = (Sha256::new(), 0);
+        let (mut hash, mut size, mut look_at) = (Sha256::new(), 0, LOOK_EVERY);
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|error| network(&blob, &error))?;
             hash.update(&chunk);
             size += chunk.len() as u64;
+            if size >= look_at {
+                look_at = size + LOOK_EVERY;
+                leaves_free(to, self.free_floor).map_err(failed)?;
+            }
             file.write_all(&chunk).await.map_err(failed)?;
         }
         file.flush().await.map_err(failed)?;
@@ -388,6 +402,18 @@ fn network(what: &dyn std::fmt::Display, error: &(dyn std::error::Error + 'stati
         what: what.to_string(),
         why,
     }
+}
+
+fn leaves_free(path: &Path, floor: Bytes) -> std::io::Result<()> {
+    let disk = rustix::fs::statvfs(path.parent().unwrap_or(path))?;
+    if disk.f_bavail.saturating_mul(disk.f_frsize) >= floor.0 {
+        return Ok(());
+    }
+    let problem = format!(
+        "less than disk.free_floor ({} bytes) would be left free on this machine's disk",
+        floor.0
+    );
+    Err(std::io::Error::new(std::io::ErrorKind::StorageFull, problem))
 }
 
 fn file_error(path: &Path, source: std::io::Error) -> TransferError {

@@ -192,6 +192,20 @@ async fn bytes_that_are_not_those_of_their_address_are_not_kept() {
 }
 
 #[tokio::test]
+async fn what_a_job_asks_for_does_not_fill_the_owners_disk() {
+    let server = Server::start().await;
+    let blob = BlobId::of(b"large");
+    server.set(|kept| drop(kept.blobs.insert(blob.to_string(), b"large".to_vec())));
+    let to = server.folder.path().join("to");
+    let blobs = server
+        .blobs("secret")
+        .leaving_free(sela_protocol::units::Bytes(u64::MAX));
+    let error = blobs.fetch(blob, &to).await.expect_err("no room");
+    assert!(error.to_string().contains("free_floor"), "{error}");
+    assert!(!to.exists(), "nothing is left");
+}
+
+#[tokio::test]
 async fn a_refusal_is_not_tried_again_and_leaves_nothing() {
     let server = Server::start().await;
     let to = server.folder.path().join("to");

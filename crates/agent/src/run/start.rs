@@ -244,6 +244,7 @@ async fn workshop(
         cache,
         line: OwnersLine::new(settings.policy.network.clone()),
         http: http_client().context("TLS could not be set up")?,
+        free_floor: settings.disk_free_floor,
         scratch: paths.scratch(),
         accounts: paths.accounts(),
         ids,
