@@ -6,9 +6,14 @@ use crate::connection::Connection;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use sela_protocol::local::NumberedEvent;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// The largest event that is taken: a snapshot of many cards is a few kilobytes.
 const EVENT_LIMIT: usize = 4 << 20;
+
+/// The agent says each half minute that it lives: after so long a silence it does not.
+const SILENCE: Duration = Duration::from_secs(120);
 
 /// A stream of events; ends when the agent does.
 #[derive(Debug)]
@@ -36,7 +41,8 @@ impl Events {
             if let Some(event) = self.lines.take_event()? {
                 return Ok(Some(event));
             }
-            let Some(frame) = self.body.frame().await else {
+            let frame = timeout(SILENCE, self.body.frame()).await;
+            let Some(frame) = frame.map_err(|_| broken(&"nothing came for two minutes"))? else {
                 return Ok(None);
             };
             let frame = frame.map_err(|error| broken(&error))?;

@@ -19,12 +19,18 @@ use sela_protocol::local::{
 use sela_protocol::units::UtcMs;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long an answer may take. A self-test looks at drivers and takes seconds; an agent that is stopped would never answer.
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Speaks to the agent whose socket lies at one path. Each call is a connection of its own, so that a restarted agent is
 /// found again by itself.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
+    patience: Duration,
 }
 
 /// Why the agent did not answer as hoped.
@@ -68,7 +74,10 @@ pub enum ClientError {
 impl Client {
     /// A client of the agent that listens at `socket`. Does not connect yet.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self {
+            socket: socket.into(),
+            patience: ANSWER,
+        }
     }
 
     /// The socket that this client speaks to.
@@ -151,11 +160,15 @@ impl Client {
     /// See [`ClientError`].
     pub async fn events(&self) -> Result<Events, ClientError> {
         let request = self.request(Method::GET, "/v1/events", Bytes::new());
-        let mut connection = Connection::open(&self.socket).await?;
-        let response = connection
-            .send(request)
+        let asking = async {
+            let mut connection = Connection::open(&self.socket).await?;
+            let response = connection.send(request).await;
+            let response = response.map_err(|error| self.broken("/v1/events", &error))?;
+            Ok((connection, response))
+        };
+        let (connection, response) = timeout(self.patience, asking)
             .await
-            .map_err(|error| self.broken("/v1/events", &error))?;
+            .map_err(|_| self.broken("/v1/events", &"no answer came"))??;
         if response.status() != StatusCode::OK {
             return Err(self.broken("/v1/events", &format!("status {}", response.status())));
         }
@@ -167,6 +180,17 @@ impl Client {
     }
 
     async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<T, ClientError> {
+        timeout(self.patience, self.ask_patiently(method, path, body))
+            .await
+            .map_err(|_| self.broken(path, &format!("nothing came for {} s", self.patience.as_secs())))?
+    }
+
+    async fn ask_patiently<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<T, ClientError> {
         let request = self.request(method, path, Bytes::from(body));
         let mut connection = Connection::open(&self.socket).await?;
         let response = connection
@@ -217,4 +241,25 @@ fn paged(path: &str, cursor: Option<&str>) -> String {
             .collect()
     };
     cursor.map_or_else(|| path.to_owned(), |cursor| format!("{path}?cursor={}", safe(cursor)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_agent_that_is_stopped_keeps_nobody_waiting_for_ever() {
+        let socket = std::env::temp_dir().join(format!("sela-client-{}.sock", std::process::id()));
+        // The kernel takes connections for it; nobody reads them.
+        let _stopped = std::os::unix::net::UnixListener::bind(&socket).expect("binds");
+        let client = Client {
+            patience: Duration::from_millis(100),
+            ..Client::at(&socket)
+        };
+        let answers = [client.snapshot().await.map(drop), client.events().await.map(drop)];
+        for answer in answers {
+            assert!(matches!(answer, Err(ClientError::Broken { .. })), "{answer:?}");
+        }
+        std::fs::remove_file(&socket).expect("it was there");
+    }
 }
