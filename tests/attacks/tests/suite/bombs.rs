@@ -69,6 +69,10 @@ async fn ended_for_memory(ground: &Ground, script: &str) -> Outcome {
     plan.limits.shm_size = Bytes::from_mib(1);
     plan.limits.wall_ms = Millis(20_000);
     let outcome = ground.start(&plan).finish().await;
+    // A program may take its memory so soon that the job's init is killed for it before it has said that the program runs.
+    if let Some(fault) = outcome.fault() {
+        return Err(Held::contained(fault));
+    }
     let stop = outcome.stop();
     let peak = stop.memory_peak.unwrap_or(Bytes(0));
     if peak <= MEMORY && !outcome.out.contains("whole") {
@@ -89,7 +93,9 @@ pub(crate) async fn inodes(ground: &Ground) -> Pair {
     plan.limits.shm_size = Bytes::from_mib(1);
     plan.limits.wall_ms = Millis(60_000);
     let outcome = ground.start(&plan).finish().await;
-    let behind = if outcome.out.contains(&format!("made {FILES}")) {
+    let behind = if let Some(fault) = outcome.fault() {
+        Err(Held::contained(fault))
+    } else if outcome.out.contains(&format!("made {FILES}")) {
         Ok(format!("{FILES} files in 16 MiB"))
     } else {
         Err(Held::contained(format!("{:?}", outcome.stop().cause)))
