@@ -16,11 +16,11 @@ mod arguments;
 mod bench;
 mod bindings;
 mod commands;
+#[cfg(target_os = "linux")]
+mod fuzz;
 mod page;
 mod places;
 mod processes;
-#[cfg(target_os = "linux")]
-mod fuzz;
 #[cfg(target_os = "linux")]
 mod run;
 mod setup;

@@ -211,7 +211,10 @@ fn a_job_whose_keeper_dies_between_its_end_and_its_results_goes_on_and_is_paid_f
 }
 
 fn kill(pid: u32) -> anyhow::Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a process id")?;
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .context("a process id")?;
     Ok(kill_process(pid, Signal::KILL)?)
 }
 
