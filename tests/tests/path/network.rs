@@ -43,7 +43,10 @@ fn a_job_that_asks_for_hosts_waits_for_an_owner_who_allows_them_and_both_see_wha
         for command in ["status", "jobs"] {
             let shown = world.owner.sela(&[command])?;
             let shown = shown.good()?;
-            ensure!(shown.contains("2 refused, last: other.example.net:443"), "{command}: {shown}");
+            ensure!(
+                shown.contains("2 refused, last: other.example.net:443"),
+                "{command}: {shown}"
+            );
         }
         wait_for("the tenant's log to say what was refused", || {
             let path = format!("/v1/jobs/{job}/logs?stream=stderr&from=0");
