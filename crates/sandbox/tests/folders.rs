@@ -306,13 +306,16 @@ async fn what_a_job_makes_lies_on_the_disk_sealed_only() {
         [] as [std::path::PathBuf; 0]
     );
     // It is in both, for who has the key; and the search finds what lies open.
-    let taken = outcome.seen.iter().filter_map(|report| match report {
-        Report::CheckpointReady { archive } => Some(archive),
-        _ => None,
-    });
-    let last = match outcome.ended().2 {
-        Collected::Archived { archive } => archive,
-        _ => taken.last().unwrap(),
+    let mut taken = None;
+    for report in &outcome.seen {
+        if let Report::CheckpointReady { archive } = report {
+            taken = Some(archive);
+        }
+    }
+    let last = if let Collected::Archived { archive } = outcome.ended().2 {
+        archive
+    } else {
+        taken.expect("one was taken while the job ran")
     };
     assert!(contents(last, Purpose::Checkpoint)["state"].contains(&marker));
     assert!(contents(archived(outcome.ended().1), Purpose::Output)["result"].contains(&marker));

@@ -61,7 +61,7 @@ pub(super) fn later(span: Microseconds) -> BootUs {
 }
 
 fn serve(desk: &mut Desk) {
-    let (plan, confidential) = match wait_for_plan(desk) {
+    let Start { plan, confidential } = match wait_for_start(desk) {
         Ok(Some(start)) => start,
         Ok(None) => return,
         Err(fault) => return desk.report(&Report::Failed { fault }),
@@ -73,8 +73,14 @@ fn serve(desk: &mut Desk) {
     }
 }
 
+/// The first order: the job, and what of it is for nobody's eyes.
+struct Start {
+    plan: Box<JobPlan>,
+    confidential: Box<Confidential>,
+}
+
 /// `None` where the agent went away without giving one.
-fn wait_for_plan(desk: &mut Desk) -> Result<Option<(Box<JobPlan>, Box<Confidential>)>, Fault> {
+fn wait_for_start(desk: &mut Desk) -> Result<Option<Start>, Fault> {
     let refuse = |message: String| Err(Fault::new(FaultCode::Orders, message));
     if !has_one_thread() {
         return refuse("a job keeper must be called before its process starts a thread".to_owned());
@@ -84,7 +90,7 @@ fn wait_for_plan(desk: &mut Desk) -> Result<Option<(Box<JobPlan>, Box<Confidenti
             .map_err(|error| Fault::new(FaultCode::Orders, error.to_string()))?;
         while let Some(heard) = desk.hear() {
             match heard {
-                Heard::Order(Order::Start { plan, confidential }) => return Ok(Some((plan, confidential))),
+                Heard::Order(Order::Start { plan, confidential }) => return Ok(Some(Start { plan, confidential })),
                 Heard::Order(Order::End { .. }) | Heard::AgentGone | Heard::Shutdown => return Ok(None),
                 Heard::Order(order) => return refuse(format!("the first order must be start, not {order:?}")),
                 Heard::Unreadable(why) => return refuse(format!("the agent's order could not be read: {why}")),
