@@ -4,8 +4,9 @@ use crate::test::tally::Tally;
 
 /// The counts in nextest's closing line, or `None` if `line` is not one:
 ///
-/// `     Summary [   0.512s] 9/12 tests run: 6 passed (1 slow, 1 leaky), 2 failed, 1 timed out, 4 skipped`
+/// `     Summary [   0.512s] 9/12 tests run: 6 passed (1 slow, 1 flaky), 2 failed, 1 timed out, 4 skipped`
 ///
+/// A flaky one failed and passed when it was tried again.
 /// Whatever nextest counts that is neither passed nor skipped (failed, timed out, could not be started) has failed.
 pub(crate) fn nextest_summary(line: &str) -> Option<Tally> {
     let rest = line.trim_start().strip_prefix("Summary [")?;
@@ -14,7 +15,12 @@ pub(crate) fn nextest_summary(line: &str) -> Option<Tally> {
     if !(run.ends_with("tests run") || run.ends_with("test run")) {
         return None;
     }
-    let mut tally = Tally::default();
+    let mut tally = Tally {
+        again: details(counts)
+            .find_map(|detail| detail.strip_suffix(" flaky")?.parse().ok())
+            .unwrap_or(0),
+        ..Tally::default()
+    };
     for part in without_brackets(counts).split(',') {
         let (count, what) = part.trim().split_once(' ')?;
         let count: u64 = count.parse().ok()?;
@@ -62,6 +68,14 @@ pub(crate) fn vitest_summary(line: &str) -> Option<Tally> {
     Some(tally)
 }
 
+/// What stands in round brackets, split at its commas.
+fn details(text: &str) -> impl Iterator<Item = &str> {
+    text.split('(')
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .flat_map(|(inside, _)| inside.split(',').map(str::trim))
+}
+
 /// `text` without what stands in round brackets, which are details of the count before them.
 fn without_brackets(text: &str) -> String {
     let mut depth = 0_u32;
@@ -89,6 +103,7 @@ mod tests {
             passed,
             failed,
             skipped,
+            again: 0,
         })
     }
 
@@ -106,6 +121,15 @@ mod tests {
             (
                 "     Summary [  61.250s] 9 tests run: 6 passed (1 slow, 2 leaky), 3 failed, 4 skipped",
                 tally(6, 3, 4),
+            ),
+            (
+                "     Summary [  61.250s] 9 tests run: 9 passed (1 slow, 12 flaky), 4 skipped",
+                Some(Tally {
+                    passed: 9,
+                    skipped: 4,
+                    again: 12,
+                    ..Tally::default()
+                }),
             ),
             (
                 "     Summary [   2.000s] 8/12 tests run: 5 passed, 1 failed, 1 exec failed, 1 timed out, 0 skipped",

@@ -84,6 +84,7 @@ pub(crate) fn all() -> Vec<Stage> {
                 passed,
                 failed,
                 skipped,
+                ..Tally::default()
             })
         }),
         stage("soak of crashes, a fixed slice", Kind::Soak, |_| {
@@ -92,6 +93,7 @@ pub(crate) fn all() -> Vec<Stage> {
                 passed,
                 failed,
                 skipped,
+                ..Tally::default()
             })
         }),
         stage("soak of the path, a fixed slice", Kind::Soak, |_| {
@@ -100,6 +102,7 @@ pub(crate) fn all() -> Vec<Stage> {
                 passed,
                 failed,
                 skipped,
+                ..Tally::default()
             })
         }),
     ]);
@@ -240,6 +243,7 @@ mod tests {
                     passed: 1,
                     failed: 2,
                     skipped: 0,
+                    ..Tally::default()
                 },
             ),
             ("echo 'error: could not compile'; exit 101", Tally::FAILED),

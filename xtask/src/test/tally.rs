@@ -13,6 +13,8 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     /// Those that were not run, by their own word.
     pub(crate) skipped: u64,
+    /// Those among the passed that failed first and passed when they were tried again.
+    pub(crate) again: u64,
 }
 
 impl Tally {
@@ -21,12 +23,14 @@ impl Tally {
         passed: 1,
         failed: 0,
         skipped: 0,
+        again: 0,
     };
     /// One check that did not hold.
     pub(crate) const FAILED: Self = Self {
         passed: 0,
         failed: 1,
         skipped: 0,
+        again: 0,
     };
 }
 
@@ -35,6 +39,7 @@ impl AddAssign for Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.again += other.again;
     }
 }
 
@@ -162,6 +167,13 @@ impl fmt::Display for Report {
                 stage.tally.failed + stage.tally.passed
             )?;
         }
+        for stage in self.stages.iter().filter(|stage| stage.tally.again > 0) {
+            writeln!(
+                out,
+                "\npassed only when tried again, which is a fault to be mended: {} of {}; look for FLAKY above",
+                stage.tally.again, stage.name
+            )?;
+        }
         let total = self.total();
         write!(out, "\n{} passed, {} failed", total.passed, total.failed)?;
         if total.skipped > 0 {
@@ -200,6 +212,7 @@ mod tests {
                 passed,
                 failed,
                 skipped,
+                ..Tally::default()
             },
             took: Duration::from_millis(61_600),
         }
@@ -242,6 +255,22 @@ mod tests {
         );
         assert!(!text.contains("soak runs"));
         assert!(text.contains("failed: stage (1 of 1)"));
+    }
+
+    #[test]
+    fn what_passed_only_when_tried_again_is_told_and_is_no_failure() {
+        let mut report = Report::default();
+        let mut stage = ran(Kind::BlackBox, 40, 0, 0);
+        stage.tally.again = 2;
+        report.add(stage);
+        report.add(ran(Kind::Unit, 3, 0, 0));
+        let text = report.to_string();
+        assert!(
+            text.contains("tried again, which is a fault to be mended: 2 of stage;"),
+            "{text}"
+        );
+        assert_eq!(text.lines().last(), Some("43 passed, 0 failed"));
+        assert!(report.is_good());
     }
 
     #[test]
