@@ -2,14 +2,14 @@
 //! lease's scratch folder that only the engine can show to a container; it takes one caller, and is gone with the first.
 
 use crate::error::OrFault as _;
+use crate::first_process;
 use crate::keeper::wire::{Fault, FaultCode, ProgramEnd};
 use crate::native::InitSays;
 use crate::native::exec::Executable;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use std::ffi::CString;
 use std::fs;
@@ -122,12 +122,8 @@ impl Channel {
     /// that the program runs, these are a stranger's words.
     pub(super) fn hear(&self) -> Result<Option<Said>, Errno> {
         let mut packet = [0; LONGEST_PACKET];
-        match rustix::net::recv(&self.socket, &mut packet, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Err(Errno::PIPE),
-            Ok((count, _)) => Ok(read(&packet[..count.min(LONGEST_PACKET)])),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let heard = first_process::next_packet(&self.socket, &mut packet)?;
+        Ok(heard.and_then(|count| read(&packet[..count])))
     }
 
     /// The word to start, with what to start and where its output goes.

@@ -17,14 +17,14 @@ pub(crate) use init::InitSays;
 pub(crate) use namespaces::{Side, fork};
 
 use crate::error::OrFault as _;
-use crate::first_process::{FirstProcess, Outputs};
+use crate::first_process::{self, FirstProcess, Outputs};
 use crate::keeper::wire::{Egress, Fault, FaultCode, JobPlan};
 use crate::scratch::Disk;
 use init::{GO_ON, Inherited, LONGEST_PACKET};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::time::Timespec;
 use seccomp::Filters;
@@ -228,13 +228,9 @@ impl FirstProcess for Job {
 
     fn hear(&self) -> Result<Option<InitSays>, Errno> {
         let mut packet = vec![0; LONGEST_PACKET];
-        match rustix::net::recv(&self.channel, packet.as_mut_slice(), RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Err(Errno::PIPE),
-            // Init is a stranger's from the moment that the program runs: what it says is read, never trusted to be well formed.
-            Ok((count, _)) => Ok(serde_json::from_slice(&packet[..count.min(LONGEST_PACKET)]).ok()),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let heard = first_process::next_packet(&self.channel, &mut packet)?;
+        // Init is a stranger's from the moment that the program runs: what it says is read, never trusted to be well formed.
+        Ok(heard.and_then(|count| serde_json::from_slice(&packet[..count]).ok()))
     }
 
     fn terminate(&self) {
