@@ -19,6 +19,10 @@ where
 {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(&places.root).args(arguments);
+    // Where a checkout is compiled once and thrown away, what is kept for compiling it again costs time and disk for nothing.
+    if std::env::var_os("CI").is_some() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     for (name, _) in std::env::vars_os() {
         let name_text = name.to_string_lossy();
         if name_text.starts_with("CARGO_PKG_")
