@@ -1,5 +1,5 @@
-//! What a job prints, sent to its tenant: gathered for at most half a second, numbered by offset so that sending again
-//! changes nothing, kept until the exchange has it. Bounded by the keeper's own limit on a job's log.
+//! What a job prints, sent to its tenant: at once after a silence, else gathered for at most half a second; numbered by offset so
+//! that sending again changes nothing, kept until the exchange has it. Bounded by the keeper's own limit on a job's log.
 
 use super::blobs::{Blobs, TransferError};
 use bytes::{Buf as _, BytesMut};
@@ -90,6 +90,7 @@ impl Pending {
 }
 
 impl Sender {
+    /// The first bytes after a silence go at once, since somebody may wait for them; what follows is gathered.
     async fn send_all(mut self, mut lines: mpsc::UnboundedReceiver<(LogStream, Vec<u8>)>) {
         let mut open = true;
         while open {
@@ -97,19 +98,33 @@ impl Sender {
                 Some((stream, bytes)) => self.add(stream, &bytes),
                 None => open = false,
             }
-            let gather = tokio::time::sleep(GATHER);
-            let mut gather = std::pin::pin!(gather);
-            while open {
-                tokio::select! {
-                    () = &mut gather => break,
-                    line = lines.recv() => match line {
-                        Some((stream, bytes)) => self.add(stream, &bytes),
-                        None => open = false,
-                    },
-                }
+            while let Ok((stream, bytes)) = lines.try_recv() {
+                self.add(stream, &bytes);
             }
-            self.flush().await;
+            while self.has_some() {
+                self.flush().await;
+                open = open && self.gather(&mut lines).await;
+            }
         }
+    }
+
+    /// Takes what comes within [`GATHER`]; `false` where nothing more will.
+    async fn gather(&mut self, lines: &mut mpsc::UnboundedReceiver<(LogStream, Vec<u8>)>) -> bool {
+        let gather = tokio::time::sleep(GATHER);
+        let mut gather = std::pin::pin!(gather);
+        loop {
+            tokio::select! {
+                () = &mut gather => return true,
+                line = lines.recv() => match line {
+                    Some((stream, bytes)) => self.add(stream, &bytes),
+                    None => return false,
+                },
+            }
+        }
+    }
+
+    fn has_some(&self) -> bool {
+        !(self.out.bytes.is_empty() && self.err.bytes.is_empty())
     }
 
     fn add(&mut self, stream: LogStream, bytes: &[u8]) {
