@@ -22,6 +22,11 @@ impl Heartbeats {
         self.last = None;
     }
 
+    /// The number of the newest heartbeat; 0 before the first.
+    pub(crate) const fn said(&self) -> u64 {
+        self.counter
+    }
+
     /// The number of the heartbeat to send now, if one is due.
     pub(crate) fn due(&mut self, now: BootMs, wake: &mut Wake) -> Option<u64> {
         let due = self.last.map_or(now, |last| last.plus(HEARTBEAT_INTERVAL));

@@ -2,6 +2,7 @@
 //! deterministic; here is no async runtime, no logging, no file, no clock and no random source.
 
 mod card;
+mod catch_up;
 mod effect;
 mod heartbeat;
 mod input;

@@ -123,8 +123,9 @@ impl State {
         );
     }
 
-    /// In a new session the exchange may know nothing of what was said in the last one.
-    pub(crate) fn say_everything(&mut self, unsettled: Vec<UnsettledLease>, now: Now, effects: &mut Vec<Effect>) {
+    /// In a new session the exchange may know nothing of what was said in the last one. What has ended and is not settled is told
+    /// by `catch_up`: there may be any number of it.
+    pub(crate) fn say_everything(&mut self, now: Now, effects: &mut Vec<Effect>) {
         self.say_capability(effects);
         for card in self.cards.values_mut() {
             card.offered = None;
@@ -154,10 +155,6 @@ impl State {
                 closing: at_once(&ended.cause),
                 ..ended.note.clone()
             }));
-        }
-        for ended in unsettled {
-            effects.push(Effect::SendMeter(ended.note.clone()));
-            self.say_result(&ended, effects);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::Effect;
 use crate::card::Card;
+use crate::catch_up::CatchUp;
 use crate::input::{Input, MarketInput};
 use crate::lease::{Lease, Stop};
 use crate::policy::Policy;
@@ -48,6 +49,8 @@ pub struct State {
     pub(crate) uploading: BTreeMap<LeaseId, UnsettledLease>,
     /// Ended and reported, not yet receipted as closed: reported again in each new session.
     pub(crate) unsettled: BTreeMap<LeaseId, UnsettledLease>,
+    /// How far what is not settled has been told in the present session.
+    pub(crate) catch_up: CatchUp,
     /// Since when the agent leaves and the exchange is away.
     leaves_alone: Option<BootMs>,
     pub(crate) earned: Earned,
@@ -88,6 +91,7 @@ impl State {
             beats: crate::heartbeat::Heartbeats::default(),
             uploading: BTreeMap::new(),
             unsettled: BTreeMap::new(),
+            catch_up: CatchUp::default(),
             leaves_alone: None,
             earned: Earned::default(),
             attention: false,
@@ -415,10 +419,8 @@ impl State {
                 self.node = Some(node);
                 self.beats.session_opened();
                 if !resumed {
-                    // What was earned at another exchange is none of this one's business.
-                    let unsettled = self.unsettled.values().filter(|ended| ended.note.node == node);
-                    let unsettled: Vec<UnsettledLease> = unsettled.cloned().collect();
-                    self.say_everything(unsettled, now, effects);
+                    self.say_everything(now, effects);
+                    self.tell_ended_anew(node, effects);
                 }
             }
             MarketInput::Award(award) => self.award(award, now, effects),
@@ -433,6 +435,8 @@ impl State {
                         held.end(EndCause::LeaseExpired, now, effects);
                     }
                 }
+                self.catch_up.heard_up_to(beat);
+                self.tell_ended(effects);
             }
             MarketInput::Cancel {
                 lease,
@@ -451,10 +455,17 @@ impl State {
                     self.unsettled.remove(&receipt.lease);
                     effects.push(Effect::Append(Record::Settled { lease: receipt.lease }));
                 }
+                self.catch_up.answered(receipt.lease);
+                self.tell_ended(effects);
             }
             // The edge has logged it for the owner. What is not this node's any more comes as Cancel or in a Renew: a refused
             // note or checkpoint is no reason to end a paying job.
-            MarketInput::Refused { .. } => {}
+            MarketInput::Refused { lease, message: _ } => {
+                if let Some(lease) = lease {
+                    self.catch_up.answered(lease);
+                    self.tell_ended(effects);
+                }
+            }
         }
     }
 }
