@@ -124,6 +124,24 @@ async fn output_beyond_the_log_limit_is_cut_and_the_job_runs_on() {
 }
 
 #[tokio::test]
+async fn output_without_end_beyond_the_log_limit_is_counted_to_the_byte() {
+    if !is_root("output_without_end_beyond_the_log_limit_is_counted_to_the_byte") {
+        return;
+    }
+    let stage = Stage::new();
+    // More than any pipe holds, on both outputs, and then time for one more report of what was used.
+    let mut plan = stage.script("head -c 50000000 /dev/zero; head -c 7 /dev/zero >&2; sleep 2.5");
+    plan.limits.log = Bytes(1_000);
+    let mut job = Watched::start(&plan).await;
+    job.until_started().await;
+    let counted = |report: &Report| matches!(report, Report::Usage { usage } if usage.log == Bytes(50_000_007));
+    job.until(counted).await;
+    let outcome = job.finish().await;
+    outcome.exited(0);
+    assert_eq!(outcome.out.len(), 1_000);
+}
+
+#[tokio::test]
 async fn thawed_time_is_limited_and_never_billed_beyond() {
     if !is_root("thawed_time_is_limited_and_never_billed_beyond") {
         return;

@@ -11,13 +11,15 @@ use crate::cgroup::Cgroup;
 use crate::first_process::FirstProcess;
 use crate::native::{Folders, InitSays};
 use rustix::event::PollFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::pipe::SpliceFlags;
 use sela_protocol::blob::BlobId;
 use sela_protocol::confidential::SealingKey;
 use sela_protocol::lease::EndCause;
 use sela_protocol::sealed::Purpose;
 use sela_protocol::units::{BootUs, Microseconds};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 /// How often use is reported and limits are read back.
@@ -27,6 +29,8 @@ const WAITING_CHECKPOINTS: usize = 2;
 /// Bytes read of an output at a time, and how often before something else has its turn.
 const PART: usize = 16 << 10;
 const PARTS: usize = 4;
+/// Bytes that are let go of at a time: all that a pipe can hold.
+const DROPPED: usize = 1 << 20;
 
 /// Everything that is known of a running job.
 pub(super) struct Watch<'a> {
@@ -42,6 +46,8 @@ pub(super) struct Watch<'a> {
     /// The state in which `/checkpoint` was last archived.
     pub(super) saved: Option<BlobId>,
     log: LogBudget,
+    /// Where output goes that is above the limit. Opened when it is needed.
+    nowhere: Option<OwnedFd>,
     motion: Motion,
     checkpoints: u32,
     next_tick: BootUs,
@@ -110,6 +116,7 @@ impl<'a> Watch<'a> {
             collector: None,
             saved: None,
             log: LogBudget::new(plan.limits.log),
+            nowhere: None,
             motion: Motion::Runs,
             checkpoints: 0,
             next_tick: started.plus(TICK),
@@ -147,6 +154,9 @@ impl<'a> Watch<'a> {
     pub(super) fn read_part(&mut self, desk: &mut Desk, stream: LogStream) -> bool {
         let slot = self.job.outputs().of(stream);
         let Some(pipe) = slot else { return false };
+        if self.log.is_cut() {
+            return self.drop_part(stream);
+        }
         let mut part = vec![0; PART];
         match rustix::io::read(&*pipe, part.as_mut_slice()) {
             Ok(count) if count > 0 => {
@@ -165,6 +175,33 @@ impl<'a> Watch<'a> {
                         bytes: notice,
                     });
                 }
+                true
+            }
+            Err(Errno::AGAIN | Errno::INTR) => false,
+            Ok(_) | Err(_) => {
+                *slot = None;
+                false
+            }
+        }
+    }
+}
+
+impl Watch<'_> {
+    /// Lets go of what lies in a pipe without looking at it: a job that writes without end must not keep the keeper, which comes before
+    /// the owner's programs, at copying what nobody reads.
+    fn drop_part(&mut self, stream: LogStream) -> bool {
+        let slot = self.job.outputs().of(stream);
+        let Some(pipe) = slot else { return false };
+        let nowhere = match &self.nowhere {
+            Some(nowhere) => nowhere,
+            None => match rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+                Ok(opened) => self.nowhere.insert(opened),
+                Err(_) => return false,
+            },
+        };
+        match rustix::pipe::splice(&*pipe, None, nowhere, None, DROPPED, SpliceFlags::NONBLOCK) {
+            Ok(count) if count > 0 => {
+                self.log.pass(count);
                 true
             }
             Err(Errno::AGAIN | Errno::INTR) => false,

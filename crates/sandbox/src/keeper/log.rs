@@ -31,6 +31,11 @@ impl LogBudget {
         (passed, uncut && self.written > self.limit)
     }
 
+    /// Whether everything from here on is counted only.
+    pub(crate) const fn is_cut(&self) -> bool {
+        self.written > self.limit
+    }
+
     /// What the tenant reads where the output is cut.
     pub(crate) fn notice(&self) -> String {
         format!(
@@ -51,6 +56,7 @@ mod tests {
             assert_eq!(budget.pass(count), expected);
         }
         assert_eq!(budget.written(), Bytes(16));
+        assert!(budget.is_cut());
         assert_eq!(LogBudget::new(Bytes(2)).pass(5), (2, true));
     }
 }
