@@ -17,9 +17,10 @@ mod within;
 
 pub(crate) use container::{Container, Step};
 pub use engine::{
-    EngineCgroups, EngineError, EngineFound, EngineKind, EnginePlace, EnginePlan, fits, guarantees, look,
+    EngineCgroups, EngineError, EngineFound, EngineKind, EnginePlace, EnginePlan, fits, guarantees, look, promised,
 };
 pub(crate) use order::LEFT;
+pub use seccomp::profile as call_list;
 pub(crate) use sweep::{clear_agent, clear_hierarchies};
 pub use sweep::{sweep, sweep_lease};
 pub(crate) use within::{Unpacking, open_network, unpack_checkpoint};
