@@ -49,6 +49,25 @@ pub struct CardFaults {
     pub limit_unsupported: bool,
     /// Memory that a process holds is not told: the all-ones value, as under Windows' WDDM.
     pub process_memory_hidden: bool,
+    /// What goes wrong for programs that compute on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda: Option<CudaFault>,
+}
+
+/// What goes wrong for a CUDA program on one card. What each does to a call lives in `cuda`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CudaFault {
+    /// No context can be made: `CUDA_ERROR_UNKNOWN`.
+    NoContext,
+    /// Making a context never returns.
+    Hangs,
+    /// Making a context ends the process, as a fault in the driver's library does.
+    Crashes,
+    /// A quarter of the memory is called free and never handed out.
+    Withholds,
+    /// Setting memory answers success and changes nothing.
+    SetsNothing,
 }
 
 /// A sensor of a card.

@@ -10,6 +10,7 @@
 //!
 //! Anybody may read and write it: a lab is no boundary. Of it, a job sees one device node and nothing else.
 
+use crate::cuda::CudaUse;
 use crate::faults::Faults;
 use crate::plan::{CardPlan, PlanError};
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,7 @@ impl Lab {
         for (minor, card) in lab.cards.iter().enumerate() {
             make_node(&lab.device_node(minor), card)?;
             write_whole(&lab.state_file(card, "lock"), &[])?;
+            write_whole(&lab.state_file(card, "cuda"), &[])?;
         }
         let file = CardsFile {
             cards: lab.cards.clone(),
@@ -143,6 +145,19 @@ impl Lab {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Faults::default()),
             Err(source) => Err(LabError::File { path, source }),
         }
+    }
+
+    /// What CUDA programs have done to a card's memory since the lab was made: the driver's own count.
+    pub fn cuda_use(&self, card: &CardPlan) -> Result<Vec<CudaUse>, LabError> {
+        let path = self.state_file(card, "cuda");
+        let text = std::fs::read_to_string(&path).map_err(at(&path))?;
+        let said = |line: &str| {
+            serde_json::from_str(line).map_err(|error| LabError::Syntax {
+                path: path.clone(),
+                message: error.to_string(),
+            })
+        };
+        text.lines().map(said).collect()
     }
 
     /// Where a card's state of one kind is kept.

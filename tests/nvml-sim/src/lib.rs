@@ -1,5 +1,6 @@
-//! A simulated NVIDIA driver. Built as `libsela_nvml_sim.so` it exports NVML's C interface, so that the very code that talks to
-//! a real card talks to it; built as a Rust library it lays out the lab that the driver reads, and allocates simulated memory.
+//! A simulated NVIDIA driver. Built as `libsela_nvml_sim.so` it exports NVML's C interface and of CUDA's as much as memory needs
+//! (there is nothing that could run a kernel), so that the very code that talks to a real card talks to it; built as a Rust
+//! library it lays out the lab that the driver reads, and allocates simulated memory.
 //!
 //! **A simulated allocation is a kernel lock held by a real process on the simulated device node.** The driver lists the
 //! holders from the kernel's lock table; memory returns only when the kernel releases the lock, and a frozen holder keeps it.
@@ -8,6 +9,8 @@
 //! Everything here is test equipment: no program of the product links it, and every card says SIMULATED in its name.
 
 mod card;
+mod cuda;
+mod cuda_exports;
 mod driver;
 mod exports;
 pub mod faults;
@@ -15,12 +18,14 @@ pub mod fit;
 pub mod lab;
 pub mod node;
 pub mod plan;
+mod pool;
 mod processor;
 mod state;
 pub mod thermal;
 pub mod traces;
 
-pub use faults::{CardFaults, DriverFault, Faults, Sensor};
+pub use cuda::{CONTEXT_MIB, CudaUse};
+pub use faults::{CardFaults, CudaFault, DriverFault, Faults, Sensor};
 pub use lab::{FOLDER_VARIABLE, Lab, LabError};
 pub use node::{Allocation, AllocationError};
 pub use plan::CardPlan;

@@ -142,6 +142,33 @@ pub fn holders(node: &Path) -> io::Result<Vec<Holder>> {
     Ok(holders)
 }
 
+/// The stretches of a node's memory that nobody holds, this process included, in order.
+pub(crate) fn free_stretches(path: &Path) -> io::Result<Vec<Range<u64>>> {
+    let node = look_at(path)?;
+    let total = node.metadata()?.len();
+    let mut held = Vec::new();
+    let mut unsearched = vec![0..total];
+    while let Some(within) = unsearched.pop() {
+        let Some(found) = some_held(&node, &within)? else {
+            continue;
+        };
+        let part = found.range.start.max(within.start)..found.range.end.min(within.end);
+        unsearched.push(within.start..part.start);
+        unsearched.push(part.end..within.end);
+        held.push(part);
+    }
+    held.sort_by_key(|part| part.start);
+    let mut free = Vec::new();
+    let mut from = 0;
+    for part in held {
+        free.push(from..part.start);
+        from = part.end;
+    }
+    free.push(from..total);
+    free.retain(|stretch| !stretch.is_empty());
+    Ok(free)
+}
+
 /// The node, open for questions about its locks. It stays open until the process ends: closing it would drop the memory that
 /// this very process may hold.
 fn look_at(node: &Path) -> io::Result<Arc<File>> {
@@ -228,8 +255,19 @@ fn first_taken(node: &File, start: u64, length: u64) -> io::Result<Option<(u64, 
     Ok(found)
 }
 
+/// Gives a range back.
+pub(crate) fn unlock(node: &File, start: u64, length: u64) -> io::Result<()> {
+    let mut request = write_lock(start, length)?;
+    request.l_type = libc::c_short::try_from(libc::F_UNLCK).unwrap_or(2);
+    // SAFETY: the descriptor is open for as long as `node` lives and `request` is a valid `flock`.
+    match unsafe { libc::fcntl(node.as_raw_fd(), libc::F_SETLK, &raw mut request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Whether the range is ours now; `false` where another process has part of it.
-fn lock(node: &File, start: u64, length: u64) -> io::Result<bool> {
+pub(crate) fn lock(node: &File, start: u64, length: u64) -> io::Result<bool> {
     let mut request = write_lock(start, length)?;
     // SAFETY: the descriptor is open for as long as `node` lives and `request` is a valid `flock`.
     if unsafe { libc::fcntl(node.as_raw_fd(), libc::F_SETLK, &raw mut request) } == 0 {
