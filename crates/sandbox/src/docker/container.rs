@@ -12,7 +12,7 @@ use crate::keeper::wire::{Fault, FaultCode, JobPlan};
 use crate::native::exec::Executable;
 use crate::native::{Folders, InitSays};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use sela_protocol::confidential::{Confidential, SecretName, SecretValue};
@@ -174,8 +174,17 @@ impl Container {
 
     /// A tmpfs of the job's, with the mode and the owner that an engine may not know how to give.
     fn place(&self, name: &str, mode: u32, (user, group): (u32, u32)) -> Result<OwnedFd, Fault> {
-        let folder = self.open(&format!("root/{name}"), OFlags::DIRECTORY | OFlags::NOFOLLOW)?;
         let what = format!("give /{name} to the job");
+        let root = self.open("root", OFlags::PATH | OFlags::DIRECTORY)?;
+        // A link on the way that an image brought along leads to a place of the job's, never to one of the machine's.
+        let folder = rustix::fs::openat2(
+            &root,
+            name,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        )
+        .or_fault(FaultCode::Isolation, &what)?;
         let kind = rustix::fs::fstatfs(&folder)
             .or_fault(FaultCode::Isolation, &what)?
             .f_type;
