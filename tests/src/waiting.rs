@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use std::time::{Duration, Instant};
 
 /// Longest that anything here may take on a machine that is busy with other things; then it is taken for never.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Least time between two looks.
 const BLINK: Duration = Duration::from_millis(10);
