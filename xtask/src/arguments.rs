@@ -46,6 +46,9 @@ pub(crate) enum Verb {
         /// Also write docs/measurements/NAME.md, to be committed.
         #[arg(long)]
         record: bool,
+        /// How often the sandbox and its peers start; all else that is counted there follows from it. Fewer are quicker and say less.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(3..))]
+        rounds: u32,
     },
     /// Try something many times, each time with another seed; a seed that fails is told with the command that shows it again.
     Soak {
@@ -86,6 +89,8 @@ pub(crate) enum Purpose {
     Test,
     /// `cargo xtask bench`.
     Bench,
+    /// `cargo xtask bench sandbox`, which brings its peers.
+    BenchSandbox,
     /// `cargo xtask soak`.
     Soak,
     /// `cargo xtask fuzz`.
@@ -100,6 +105,7 @@ impl Purpose {
             Purpose::Run | Purpose::RunInWindow => "run",
             Purpose::Test => "test",
             Purpose::Bench => "bench",
+            Purpose::BenchSandbox => "bench sandbox",
             Purpose::Soak => "soak",
             Purpose::Fuzz => "fuzz",
         }
@@ -113,14 +119,25 @@ pub(crate) enum BenchName {
     Agent,
     /// The desktop app with its agent: time until the window shows it, and what both cost with the window shown and closed.
     Desktop,
+    /// The sandbox beside container runtimes: starts, freezes, ends, pulls, what it costs, and the whole way of a job.
+    Sandbox,
 }
 
 impl BenchName {
+    /// What the machine is prepared for.
+    pub(crate) fn purpose(self) -> Purpose {
+        match self {
+            BenchName::Agent | BenchName::Desktop => Purpose::Bench,
+            BenchName::Sandbox => Purpose::BenchSandbox,
+        }
+    }
+
     /// The name of the files that a measurement is written to.
     pub(crate) fn file_stem(self) -> &'static str {
         match self {
             BenchName::Agent => "agent",
             BenchName::Desktop => "desktop",
+            BenchName::Sandbox => "sandbox",
         }
     }
 }
@@ -220,6 +237,7 @@ mod tests {
                 Verb::Bench {
                     name: BenchName::Agent,
                     record: false,
+                    rounds: 60,
                 },
             ),
             (
@@ -227,6 +245,7 @@ mod tests {
                 Verb::Bench {
                     name: BenchName::Agent,
                     record: true,
+                    rounds: 60,
                 },
             ),
             (
@@ -234,6 +253,15 @@ mod tests {
                 Verb::Bench {
                     name: BenchName::Desktop,
                     record: false,
+                    rounds: 60,
+                },
+            ),
+            (
+                "bench sandbox --rounds 5",
+                Verb::Bench {
+                    name: BenchName::Sandbox,
+                    record: false,
+                    rounds: 5,
                 },
             ),
             (
@@ -281,6 +309,7 @@ mod tests {
             "test --fast",
             "bench",
             "bench nothing",
+            "bench sandbox --rounds 2",
             "soak",
             "soak path --runs 0",
             "fuzz",

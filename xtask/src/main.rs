@@ -60,7 +60,7 @@ fn act(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Verb::Run { once } => run(&places, *once),
         Verb::Test { quick } => test::test(&places, *quick),
         Verb::Bindings => bindings::write(&places).map(|()| ExitCode::SUCCESS),
-        Verb::Bench { name, record } => bench::bench(&places, *name, *record),
+        Verb::Bench { name, record, rounds } => bench::bench(&places, *name, *record, *rounds),
         Verb::Soak { name, seed, runs } => soak(&places, *name, *seed, *runs),
         Verb::Fuzz { target, seconds, .. } => {
             let one = target.as_ref().map(std::slice::from_ref);

@@ -76,6 +76,7 @@ pub(crate) fn measure(places: &Places) -> anyhow::Result<Measured> {
             ("js_gzip_kb", 250.0),
         ]
         .into(),
+        ..Measured::default()
     })
 }
 

@@ -8,6 +8,8 @@ mod agent;
 mod desktop;
 #[cfg(any(target_os = "linux", test))]
 mod process;
+#[cfg(any(target_os = "linux", test))]
+mod sandbox;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use crate::arguments::{BenchName, Purpose};
+use crate::arguments::BenchName;
 use crate::places::Places;
 use crate::setup;
 
@@ -29,16 +31,54 @@ pub(crate) struct Measured {
     pub(crate) figures: BTreeMap<&'static str, f64>,
     /// Bounds that the project promises: figure → the most that it may be.
     pub(crate) bounds: BTreeMap<&'static str, f64>,
+    /// What the project wants to reach: said, not held.
+    pub(crate) goals: Vec<Goal>,
+    /// More tables and words, as Markdown.
+    pub(crate) more: String,
+    /// Drawings that `more` shows: the file's name, and the SVG.
+    pub(crate) drawings: Vec<(&'static str, String)>,
+}
+
+/// A figure, and what it should be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Goal {
+    pub(crate) figure: &'static str,
+    pub(crate) wanted: Wanted,
+}
+
+/// On which side of a value a figure should be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Wanted {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Goal {
+    /// As one line of a table.
+    fn line(self, figures: &BTreeMap<&'static str, f64>) -> String {
+        let (words, bound, is_met): (_, _, fn(f64, f64) -> bool) = match self.wanted {
+            Wanted::AtMost(most) => ("at most", most, |value, most| value <= most),
+            Wanted::AtLeast(least) => ("at least", least, |value, least| value >= least),
+        };
+        let (value, met) = match figures.get(self.figure) {
+            Some(value) => (
+                format!("{value:.3}"),
+                if is_met(*value, bound) { "yes" } else { "**no**" },
+            ),
+            None => ("not measured".to_owned(), "**no**"),
+        };
+        format!("| `{}` | {words} {bound} | {value} | {met} |\n", self.figure)
+    }
 }
 
 /// Measures `name`. Ends with a failure if a promised bound is broken.
 ///
 /// # Errors
 /// If something needed is missing or does not start; then nothing is written.
-pub(crate) fn bench(places: &Places, name: BenchName, record: bool) -> anyhow::Result<ExitCode> {
-    setup::ensure(places, Purpose::Bench)?;
-    let measured = measure(places, name)?;
-    print!("\n{}\n\n{}", measured.conditions, measured.table());
+pub(crate) fn bench(places: &Places, name: BenchName, record: bool, rounds: u32) -> anyhow::Result<ExitCode> {
+    setup::ensure(places, name.purpose())?;
+    let measured = measure(places, name, rounds)?;
+    print!("\n{}\n\n{}", measured.conditions, measured.tables());
     let json = places.target.join("bench").join(format!("{}.json", name.file_stem()));
     write(
         &json,
@@ -46,13 +86,13 @@ pub(crate) fn bench(places: &Places, name: BenchName, record: bool) -> anyhow::R
     )?;
     println!("\nwritten: {}", json.display());
     if record {
-        let page = places
-            .root
-            .join("docs")
-            .join("measurements")
-            .join(format!("{}.md", name.file_stem()));
+        let folder = places.root.join("docs").join("measurements");
+        let page = folder.join(format!("{}.md", name.file_stem()));
         write(&page, &measured.page(name, &Machine::look()))?;
         println!("written: {}", page.display());
+        for (file, drawing) in &measured.drawings {
+            write(&folder.join(file), drawing)?;
+        }
     }
     Ok(if measured.broken().is_empty() {
         ExitCode::SUCCESS
@@ -62,15 +102,16 @@ pub(crate) fn bench(places: &Places, name: BenchName, record: bool) -> anyhow::R
 }
 
 #[cfg(target_os = "linux")]
-fn measure(places: &Places, name: BenchName) -> anyhow::Result<Measured> {
+fn measure(places: &Places, name: BenchName, rounds: u32) -> anyhow::Result<Measured> {
     match name {
         BenchName::Agent => agent::measure(places),
         BenchName::Desktop => desktop::measure(places),
+        BenchName::Sandbox => sandbox::measure(places, rounds),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn measure(_places: &Places, name: BenchName) -> anyhow::Result<Measured> {
+fn measure(_places: &Places, name: BenchName, _rounds: u32) -> anyhow::Result<Measured> {
     anyhow::bail!("`bench {}` reads /proc and runs on Linux only", name.file_stem())
 }
 
@@ -90,6 +131,22 @@ impl Measured {
             _ => false,
         };
         self.bounds.keys().copied().filter(over).collect()
+    }
+
+    /// All tables, the goals first.
+    fn tables(&self) -> String {
+        let mut text = String::new();
+        if !self.goals.is_empty() {
+            text.push_str("| goal | wanted | measured | met |\n|---|---:|---:|---|\n");
+            text.extend(self.goals.iter().map(|goal| goal.line(&self.figures)));
+            text.push('\n');
+        }
+        if self.more.is_empty() {
+            text.push_str(&self.table());
+        } else {
+            let _ = write!(text, "{}\n## All figures\n\n{}", self.more, self.table());
+        }
+        text
     }
 
     /// A table for people, which is Markdown at the same time.
@@ -116,7 +173,7 @@ impl Measured {
             cores = machine.cores,
             kernel = machine.kernel,
             conditions = self.conditions,
-            table = self.table(),
+            table = self.tables(),
         )
     }
 }
@@ -150,7 +207,28 @@ mod tests {
             conditions: "Idle for a minute.".into(),
             figures: figures.iter().copied().collect(),
             bounds: bounds.iter().copied().collect(),
+            ..Measured::default()
         }
+    }
+
+    #[test]
+    fn a_goal_is_said_to_be_met_or_not_and_breaks_nothing() {
+        let goal = |figure, wanted| Goal { figure, wanted };
+        let mut measured = measured(&[("start_ms", 12.0), ("rate", 2.0)], &[]);
+        measured.goals = vec![
+            goal("start_ms", Wanted::AtMost(10.0)),
+            goal("rate", Wanted::AtLeast(1.5)),
+            goal("other", Wanted::AtMost(1.0)),
+        ];
+        let tables = measured.tables();
+        assert!(
+            tables.contains("| `start_ms` | at most 10 | 12.000 | **no** |\n| `rate` | at least 1.5 | 2.000 | yes |\n")
+        );
+        assert!(
+            tables.contains("| `other` | at most 1 | not measured | **no** |"),
+            "{tables}"
+        );
+        assert!(measured.broken().is_empty());
     }
 
     #[test]

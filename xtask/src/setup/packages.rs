@@ -39,12 +39,14 @@ pub(crate) enum Probe {
     SystemPythonModule(&'static str),
 }
 
-use Purpose::{Bench, Fuzz, Run, RunInWindow, Soak, Test};
+use Purpose::{Bench, BenchSandbox, Fuzz, Run, RunInWindow, Soak, Test};
 
-const BUILDS: &[Purpose] = &[Run, RunInWindow, Test, Bench, Soak, Fuzz];
+const BUILDS: &[Purpose] = &[Run, RunInWindow, Test, Bench, BenchSandbox, Soak, Fuzz];
 const RUNS_JOBS: &[Purpose] = &[Run, RunInWindow, Test, Soak];
 const OPENS_THE_WINDOW: &[Purpose] = &[RunInWindow, Test, Bench];
 const TESTS: &[Purpose] = &[Test];
+const TESTS_AND_PEERS: &[Purpose] = &[Test, BenchSandbox];
+const PEERS: &[Purpose] = &[BenchSandbox];
 
 const fn linux_only(debian: &'static str, probe: Probe, reason: &'static str, purposes: &'static [Purpose]) -> Package {
     Package {
@@ -97,7 +99,7 @@ const PACKAGES: &[Package] = &[
         "busybox-static",
         Probe::StaticProgram("busybox"),
         "the shell inside the small images of the tests",
-        TESTS,
+        TESTS_AND_PEERS,
     ),
     linux_only(
         "curl",
@@ -135,15 +137,15 @@ const PACKAGES: &[Package] = &[
         "docker-registry",
         Probe::Program("docker-registry"),
         "a registry on loopback to pull images from",
-        TESTS,
+        TESTS_AND_PEERS,
     ),
     linux_only(
         "docker.io",
         Probe::Program("dockerd"),
         "a container engine to guard jobs in",
-        TESTS,
+        TESTS_AND_PEERS,
     ),
-    linux_only("podman", Probe::Program("podman"), "another", TESTS),
+    linux_only("podman", Probe::Program("podman"), "another", TESTS_AND_PEERS),
     linux_only(
         "uidmap",
         Probe::Program("newuidmap"),
@@ -205,6 +207,21 @@ const PACKAGES: &[Package] = &[
         "what the idle agent is measured beside",
         &[Bench],
     ),
+    linux_only(
+        "crun",
+        Probe::Program("crun"),
+        "the sandbox is measured beside it",
+        PEERS,
+    ),
+    linux_only("runc", Probe::Program("runc"), "and beside it", PEERS),
+    linux_only("bubblewrap", Probe::Program("bwrap"), "and beside it", PEERS),
+    linux_only(
+        "skopeo",
+        Probe::Program("skopeo"),
+        "pulls what the image cache is measured beside",
+        PEERS,
+    ),
+    linux_only("umoci", Probe::Program("umoci"), "unpacks it", PEERS),
 ];
 
 /// The packages that `purpose` needs on this system and that `is_here` does not find, in the order of the table.
@@ -358,6 +375,9 @@ mod tests {
         assert!(names("linux", RunInWindow, |_| false).contains(&web_view));
         assert!(!test.contains(&"boinc-client"));
         assert!(names("linux", Bench, |_| false).contains(&"boinc-client"));
+        let peers = names("linux", BenchSandbox, |_| false);
+        assert!(peers.contains(&"crun") && peers.contains(&"docker.io") && !peers.contains(&"boinc-client"));
+        assert!(!test.contains(&"crun") && !names("linux", Bench, |_| false).contains(&"podman"));
     }
 
     #[test]
