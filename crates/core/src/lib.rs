@@ -10,6 +10,7 @@ mod lease;
 mod policy;
 mod presence;
 mod record;
+pub mod schedule;
 mod speech;
 mod state;
 mod tenure;

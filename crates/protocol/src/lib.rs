@@ -14,6 +14,7 @@ pub mod money;
 pub mod network;
 pub mod node;
 pub mod presence;
+pub mod schedule;
 pub mod sealed;
 pub mod session;
 pub mod tenant;
