@@ -220,6 +220,7 @@ impl Node {
             frozen_ms: Millis(0),
             taken_utc_ms: UtcMs(0),
             closing,
+            output: None,
         };
         Ok(NodeMessage::Meter(Envelope::seal(&note, key)?))
     }

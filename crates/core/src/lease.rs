@@ -434,6 +434,7 @@ impl Lease {
             frozen_ms: self.frozen,
             taken_utc_ms: now.utc_ms,
             closing,
+            output: None,
         }
     }
 

@@ -256,6 +256,7 @@ impl State {
             frozen_ms: recovered.frozen_ms,
             taken_utc_ms: now.utc_ms,
             closing: Some(recovered.cause.clone()),
+            output: None,
         };
         let ended = UnsettledLease {
             note: note.clone(),

@@ -135,6 +135,9 @@ impl State {
                 ended.note.closing = Some(problem.clone());
                 ended.cause = problem;
             }
+            if closing_note_is_due {
+                ended.note.output = output;
+            }
             self.close(ended, closing_note_is_due, effects);
         }
     }

@@ -244,6 +244,7 @@ fn ended(lease: LeaseId, node: NodeId) -> UnsettledLease {
             frozen_ms: Millis(0),
             taken_utc_ms: UtcMs(5),
             closing: Some(cause.clone()),
+            output: None,
         },
         cause,
         output: None,

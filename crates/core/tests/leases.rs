@@ -371,7 +371,7 @@ fn a_job_that_ended_by_itself_is_closed_only_when_what_it_made_is_stored() {
     world.card_use(lease, 0, 0);
     let done = world.drain();
     assert!(!done.iter().any(|word| word.contains("closed")), "{done:?}");
-    let output = None;
+    let output = Some(sela_protocol::blob::BlobId::of(b"output"));
     world.event(lease, LeaseEvent::Uploaded { output, problem: None });
     assert_eq!(
         world.drain(),
@@ -379,8 +379,17 @@ fn a_job_that_ended_by_itself_is_closed_only_when_what_it_made_is_stored() {
             "record closed Exited { code: 0 }",
             "record note 4321 0 closing Exited { code: 0 }",
             "say meter 4321",
-            "say result Exited { code: 0 } output false",
+            "say result Exited { code: 0 } output true",
         ]
+    );
+    let last_word = world.effects.iter().rev().find_map(|effect| match effect {
+        Effect::SendMeter(note) => Some((note.closing.clone(), note.output)),
+        _ => None,
+    });
+    assert_eq!(
+        last_word,
+        Some((Some(EndCause::Exited { code: 0 }), output)),
+        "the signed note alone says what the job made"
     );
 }
 

@@ -1,6 +1,7 @@
 //! How a lease goes and ends, what is metered of it and what is receipted. The words only: who pays for what is decided in
 //! `sela-market`, what the owner's side does about it in `sela-core`.
 
+use crate::blob::BlobId;
 use crate::envelope::Payload;
 use crate::id::{GpuUuid, JobId, LeaseId, NodeId, OwnerId, ReceiptId};
 use crate::money::{HourlyPrice, Micros};
@@ -154,6 +155,9 @@ pub struct MeterNote {
     pub taken_utc_ms: UtcMs,
     /// Set on the last note of a lease.
     pub closing: Option<EndCause>,
+    /// On the last note of a job that ended by itself: the stored tar of `/out`, so that this note alone says all of how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<BlobId>,
 }
 
 impl Payload for MeterNote {

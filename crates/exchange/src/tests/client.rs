@@ -427,6 +427,7 @@ impl Node {
             frozen_ms: Millis(0),
             taken_utc_ms: UtcMs(1_700_000_000_000),
             closing,
+            output: None,
         };
         let signed = Envelope::seal(&note, &self.key).expect("seals");
         self.say(NodeMessage::Meter(signed)).await;

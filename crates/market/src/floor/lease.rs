@@ -3,8 +3,7 @@
 
 use super::node::refuse;
 use super::{Floor, Turn};
-use crate::books::Lease;
-use crate::effect::Effect;
+use crate::books::{Job, Lease};
 use crate::lease::Coverage;
 use crate::record::Record;
 use sela_protocol::blob::BlobId;
@@ -19,6 +18,10 @@ pub(super) const AWARD_PAUSE: Millis = Millis(10_000);
 
 /// For so long after a lease its receipts are sent again to a node that starts a new session.
 const RECEIPTS_AGAIN: Millis = super::money::LATE_NOTES;
+
+/// So many of them at a time, and more with each heartbeat: a session keeps 1,024 messages that its node has not acknowledged, and a
+/// node that has done many short jobs has more receipts than that.
+pub(super) const RECEIPTS_AT_ONCE: usize = 128;
 
 /// A node may end a job this much before its wall limit and say that the limit was reached: timers are not exact.
 const WALL_LIMIT_TOLERANCE: Millis = Millis(1_000);
@@ -266,6 +269,40 @@ impl Floor {
         self.end_lease(turn, id, cause, output);
     }
 
+    /// Nothing was heard of the node for too long. If its closing note is here and says that the job ended by itself, that is how it
+    /// ended: nobody runs it, or pays for it, a second time because a Result is missing.
+    pub(super) fn end_lost(&mut self, turn: &mut Turn, id: LeaseId) {
+        let (cause, output) = self.last_word(id).unwrap_or((EndCause::Lost, None));
+        self.end_lease(turn, id, cause, output);
+    }
+
+    /// How a job ended by itself, and what it left, in its node's signed words, as far as they are believed.
+    fn last_word(&self, id: LeaseId) -> Option<(EndCause, Option<BlobId>)> {
+        let lease = self.books.leases.get(&id)?;
+        let cause = lease.closing().filter(|cause| cause.ended_by() == EndedBy::Job)?;
+        let output = lease.note.as_ref().and_then(|note| note.output);
+        let believed = self.credible(lease, cause.clone()) == *cause;
+        let stored = output.is_none_or(|output| lease.blobs.contains(&output));
+        (believed && stored).then(|| (cause.clone(), output))
+    }
+
+    /// A node that was lost brings the closing note of a job that had ended by itself. It counts while nobody else has begun: from
+    /// the next award on only that lease's node speaks for the job (its fencing token is higher), and this one is paid for its time.
+    pub(super) fn after_last_word(&mut self, turn: &mut Turn, id: LeaseId) {
+        let Some((cause, output)) = self.last_word(id) else {
+            return;
+        };
+        let Some(lease) = self.books.leases.get(&id) else {
+            return;
+        };
+        let job = lease.terms.job;
+        let was_lost = lease.end.as_ref().is_some_and(|end| end.cause == EndCause::Lost);
+        let waits = |job: &Job| job.end.is_none() && job.leases.last() == Some(&id);
+        if was_lost && self.books.jobs.get(&job).is_some_and(waits) {
+            self.after_lease(turn, job, id, cause, output);
+        }
+    }
+
     /// A cause that the exchange can know better is taken at the node's word only where it agrees.
     fn credible(&self, lease: &Lease, said: EndCause) -> EndCause {
         let cancelled = self
@@ -334,25 +371,39 @@ impl Floor {
     }
 
     /// In a new session: what may have been lost with the old one and still matters.
-    pub(super) fn send_again(&self, turn: &mut Turn, node: NodeId) {
+    pub(super) fn send_again(&mut self, turn: &mut Turn, node: NodeId) {
         let Some(entry) = self.books.nodes.get(&node) else {
             return;
         };
-        for lease in entry.leases.iter().filter_map(|id| self.books.leases.get(id)) {
+        let leases = || entry.leases.iter().filter_map(|id| self.books.leases.get(id));
+        for lease in leases() {
             if let (Some(cause), None) = (&lease.cancel, &lease.end) {
                 self.send_cancel(turn, lease.terms.lease, cause.clone(), *cause == EndCause::BudgetUsed);
             }
+        }
+        let due = |lease: &&Lease| {
             let recent = lease
                 .end
                 .as_ref()
                 .is_none_or(|end| turn.now.utc_ms.since(end.at) < RECEIPTS_AGAIN);
-            if let Some(receipt) = lease
-                .receipt
-                .clone()
-                .filter(|_| lease.accepted.is_some() && (recent || !lease.settled))
-            {
-                turn.effects.push(Effect::SendReceipt { node, receipt });
-            }
+            lease.accepted.is_some() && lease.receipt.is_some() && (recent || !lease.settled)
+        };
+        let receipts_due = leases().filter(due).map(|lease| lease.terms.lease).collect();
+        if let Some(live) = self.live.nodes.get_mut(&node) {
+            live.receipts_due = receipts_due;
+        }
+        self.send_receipts_due(turn, node);
+    }
+
+    /// The next of the receipts that a node is to be sent again.
+    pub(super) fn send_receipts_due(&mut self, turn: &mut Turn, node: NodeId) {
+        let Some(live) = self.live.nodes.get_mut(&node) else {
+            return;
+        };
+        let at_once = live.receipts_due.len().min(RECEIPTS_AT_ONCE);
+        let leases: Vec<LeaseId> = live.receipts_due.drain(..at_once).collect();
+        for lease in leases {
+            self.send_receipt_again(turn, lease);
         }
     }
 }

@@ -12,7 +12,7 @@ use sela_protocol::money::HourlyPrice;
 use sela_protocol::network::HostRule;
 use sela_protocol::node::{Isolation, Scratch};
 use sela_protocol::units::{BootMs, Bytes, Millis, Now};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 #[derive(Debug, Clone, Default)]
@@ -31,6 +31,8 @@ pub(super) struct LiveNode {
     pub(super) heard_at: BootMs,
     pub(super) capability: Option<Capability>,
     pub(super) offers: BTreeMap<GpuUuid, LiveOffer>,
+    /// Leases whose newest receipt it is still to be sent again in its present session, oldest first.
+    pub(super) receipts_due: VecDeque<LeaseId>,
 }
 
 #[derive(Debug, Clone)]
@@ -96,6 +98,7 @@ impl Live {
             heard_at: now,
             capability: None,
             offers: BTreeMap::new(),
+            receipts_due: VecDeque::new(),
         });
         live.connection = Some(connection);
         live.heard_at = now;

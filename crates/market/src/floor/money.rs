@@ -163,6 +163,7 @@ impl Floor {
         let over = self.books.leases.get(&id).filter(|lease| lease.end.is_some());
         if over.is_some_and(|lease| lease.closing().is_some()) {
             self.close(turn, id);
+            self.after_last_word(turn, id);
         }
     }
 

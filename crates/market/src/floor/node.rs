@@ -268,6 +268,7 @@ impl Floor {
             }
         }
         turn.send(node, ExchangeMessage::Renew { beat, end });
+        self.send_receipts_due(turn, node);
     }
 
     /// Whether the lease lives on.

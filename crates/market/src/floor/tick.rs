@@ -32,7 +32,7 @@ impl Floor {
                 .is_some_and(|coverage| coverage.standing(now) == Standing::Lost)
         };
         for id in self.leases_where(&self.books.open_leases, lost) {
-            self.end_lease(turn, id, EndCause::Lost, None);
+            self.end_lost(turn, id);
         }
         let utc = turn.now.utc_ms;
         let held_long_enough = |lease: &Lease, _: &LiveLease| {

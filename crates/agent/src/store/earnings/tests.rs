@@ -59,6 +59,7 @@ impl Case {
             frozen_ms: Millis(0),
             taken_utc_ms: UtcMs(2_000),
             closing,
+            output: None,
         };
         let envelope = Box::new(Envelope::seal(&note, &self.key).expect("seals"));
         self.commit(Entry::Noted {
@@ -199,6 +200,7 @@ fn entries_are_committed_together_or_not_at_all() {
         frozen_ms: Millis(0),
         taken_utc_ms: UtcMs(1),
         closing: Some(EndCause::Hot),
+        output: None,
     });
     let entries = [
         Entry::Accepted {

@@ -6,6 +6,7 @@
     reason = "a test that looks for one kind of message does not care which others there are"
 )]
 
+mod away;
 mod jobs;
 mod leases;
 mod money;
@@ -25,7 +26,7 @@ use sela_protocol::card::{CardDescription, Reading};
 use sela_protocol::envelope::{Envelope, PublicKey};
 use sela_protocol::id::{GpuUuid, JobId, LeaseId, NodeId, OwnerId, TenantId};
 use sela_protocol::job::JobSpec;
-use sela_protocol::lease::{EndCause, FencingToken, LeasePhase, MeterNote, Receipt};
+use sela_protocol::lease::{EndCause, EndedBy, FencingToken, LeasePhase, MeterNote, Receipt};
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::node::{ExchangeMessage, Isolation, LeaseBeat, NodeMessage, Offer, RefusalCode};
 use sela_protocol::tenant::{JobState, JobView, LedgerCheck};
@@ -329,6 +330,7 @@ impl World {
             frozen_ms: Millis(0),
             taken_utc_ms: self.now.utc_ms,
             closing,
+            output: None,
         }
     }
 
@@ -489,12 +491,41 @@ impl World {
                 _ => {}
             }
         }
+        self.hold_last_words();
         for lease in self.floor.books.leases.values().filter(|lease| lease.settled) {
             assert_eq!(
                 self.floor.books.escrow(lease.terms.lease),
                 Micros::ZERO,
                 "settled is empty"
             );
+        }
+    }
+}
+
+impl World {
+    /// A job that its node's signed word ended, while that node's lease was the newest, is let to nobody any more.
+    fn hold_last_words(&self) {
+        let mut newest: BTreeMap<JobId, LeaseId> = BTreeMap::new();
+        let mut ended: BTreeMap<LeaseId, &EndCause> = BTreeMap::new();
+        let mut over = BTreeSet::new();
+        for record in &self.records {
+            match record {
+                Record::LeaseAwarded { terms, .. } => {
+                    assert!(!over.contains(&terms.job), "{} is run and paid again", terms.job);
+                    newest.insert(terms.job, terms.lease);
+                }
+                Record::LeaseEnded { lease, cause, .. } => drop(ended.insert(*lease, cause)),
+                Record::NoteTaken { note, .. } => {
+                    let of_job = note.closing.as_ref().map(EndCause::ended_by) == Some(EndedBy::Job);
+                    let believed = of_job && note.closing != Some(EndCause::WallLimit);
+                    let heard = ended.get(&note.lease).is_none_or(|cause| **cause == EndCause::Lost);
+                    let job = self.floor.books.leases[&note.lease].terms.job;
+                    if believed && heard && newest.get(&job) == Some(&note.lease) {
+                        over.insert(job);
+                    }
+                }
+                _ => {}
+            }
         }
     }
 }
