@@ -102,6 +102,8 @@ const GAME: HoldReason = {
   process: { gpu: BIG, pid: 48_213, name: 'blender', vram_used: Math.round(6.4 * GIB), utilisation: 71 },
 };
 
+const NOT_HERE = { type: 'not_applicable', why: 'not on this machine' } as const;
+
 const base: Snapshot = {
   protocol: 1,
   agent_version: '0.1.0',
@@ -119,6 +121,16 @@ const base: Snapshot = {
   signals: {
     input: { type: 'value', value: { last_input_boot_ms: 86_358_000 }, source: 'XInput2', seen_boot_ms: 86_400_000 },
     foreign: { type: 'value', value: [], source: 'NVML', seen_boot_ms: 86_400_000 },
+    senses: {
+      gamepad: NOT_HERE,
+      engaged: NOT_HERE,
+      playing: NOT_HERE,
+      locked: NOT_HERE,
+      remote: NOT_HERE,
+      power: NOT_HERE,
+      metered: NOT_HERE,
+      sleeping_cards: NOT_HERE,
+    },
   },
   cards: [bigCard],
   earned: {

@@ -16,6 +16,7 @@ pub mod node;
 pub mod presence;
 pub mod schedule;
 pub mod sealed;
+pub mod senses;
 pub mod session;
 pub mod tenant;
 pub mod units;

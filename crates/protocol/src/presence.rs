@@ -2,6 +2,7 @@
 //! because `sela why`, the log and the window must say the same; when a reason holds is decided in `sela-core`.
 
 use crate::id::GpuUuid;
+use crate::senses::Senses;
 use crate::units::{BootMs, Bytes, Celsius, Millis, Percent, UtcMs};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -66,6 +67,9 @@ pub struct Signals {
     pub input: Observed<InputActivity>,
     /// Other people's work on the cards.
     pub foreign: Observed<Vec<ForeignUse>>,
+    /// Everything else that is seen.
+    #[serde(default)]
+    pub senses: Senses,
 }
 
 /// Why a card is not shared now. Each says what would lift it.

@@ -169,6 +169,7 @@ async fn gather(
         let signals = Signals {
             input: combine(&sources, now, attention.period()),
             foreign: foreign.clone(),
+            senses: sela_protocol::senses::Senses::default(),
         };
         let changed = said.as_ref().is_none_or(|said| !says_the_same(said, &signals));
         if changed || now >= next_sign_of_life {

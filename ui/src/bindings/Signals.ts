@@ -2,6 +2,7 @@
 import type { ForeignUse } from "./ForeignUse";
 import type { InputActivity } from "./InputActivity";
 import type { Observed } from "./Observed";
+import type { Senses } from "./Senses";
 
 /**
  * Everything that is seen of the owner at one moment.
@@ -14,4 +15,8 @@ input: Observed<InputActivity>,
 /**
  * Other people's work on the cards.
  */
-foreign: Observed<Array<ForeignUse>>, };
+foreign: Observed<Array<ForeignUse>>, 
+/**
+ * Everything else that is seen.
+ */
+senses: Senses, };

@@ -124,7 +124,11 @@ impl World {
             source: source(),
             seen_boot_ms: self.now.boot_ms,
         };
-        Signals { input, foreign }
+        Signals {
+            input,
+            foreign,
+            senses: sela_protocol::senses::Senses::default(),
+        }
     }
 
     /// Time passes: every wake that was asked for comes, and the sensors report each second.

@@ -112,6 +112,7 @@ fn snapshot(cards: Vec<CardState>) -> Snapshot {
         signals: Signals {
             input: unknown(),
             foreign: unknown(),
+            senses: sela_protocol::senses::Senses::default(),
         },
         cards,
         earned: Earned {
