@@ -6,6 +6,9 @@ use sela_protocol::lease::{EndCause, EndedBy};
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::units::Millis;
 
+/// How long after a lease was lost its node may still bring the signed notes for it (market.md §7), in time that the exchange is up.
+pub const LATE_NOTES: Millis = Millis(7 * 24 * 3_600_000);
+
 /// A cumulative charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Charge {

@@ -3,6 +3,7 @@
 //! does not follow from those before it is refused.
 
 use crate::auction::AwardRow;
+use crate::billing::LATE_NOTES;
 use crate::ledger::{Account, Ledger, LedgerError, Transfer};
 use crate::record::{JobEnd, LeaseTerms, Record};
 use crate::secret::SecretHash;
@@ -35,6 +36,8 @@ pub(crate) struct Books {
     /// Leases whose money is not closed.
     pub(crate) unsettled_leases: BTreeSet<LeaseId>,
     pub(crate) ledger: Ledger,
+    /// How long the exchange has been up, as last written down.
+    pub(crate) uptime: Millis,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -100,7 +103,8 @@ pub(crate) struct Lease {
 pub(crate) struct LeaseEnd {
     pub(crate) cause: EndCause,
     pub(crate) at: UtcMs,
-    pub(crate) held_until: Option<UtcMs>,
+    /// The exchange's uptime up to which late notes are honoured.
+    pub(crate) held_until: Option<Millis>,
 }
 
 impl Lease {
@@ -215,13 +219,24 @@ impl Books {
                 cause,
                 at_utc_ms,
                 held_until_utc_ms,
+                held_until_uptime_ms,
             } => {
+                // Where only the old field is there, late notes get their whole time once more.
+                let from_now = Millis(self.uptime.0.saturating_add(LATE_NOTES.0));
+                let held_until = held_until_uptime_ms.or(held_until_utc_ms.map(|_| from_now));
                 self.open_lease(*lease)?.end = Some(LeaseEnd {
                     cause: cause.clone(),
                     at: *at_utc_ms,
-                    held_until: *held_until_utc_ms,
+                    held_until,
                 });
                 self.open_leases.remove(lease);
+                Ok(())
+            }
+            Record::UptimeMarked { uptime_ms, .. } if *uptime_ms < self.uptime => {
+                Err(BooksError::OutOfOrder("the exchange's uptime falls".to_owned()))
+            }
+            Record::UptimeMarked { uptime_ms, .. } => {
+                self.uptime = *uptime_ms;
                 Ok(())
             }
             Record::EscrowReturned { lease, transfer } => {

@@ -161,8 +161,19 @@ pub enum Record {
         cause: EndCause,
         /// When.
         at_utc_ms: UtcMs,
-        /// Until when late meter notes are honoured; `None`: the closing note is here.
+        /// Until about when late meter notes are honoured, for people; `None`: the closing note is here.
         held_until_utc_ms: Option<UtcMs>,
+        /// What decides: how long the exchange must have been up in all ([`Record::UptimeMarked`]). Not in records of before it.
+        #[serde(default)]
+        held_until_uptime_ms: Option<Millis>,
+    },
+    /// How long the exchange has been up since its first start. Marked now and then while money is held: no clock that is set wrong
+    /// makes this pass sooner, and while the exchange is down no node can bring its notes.
+    UptimeMarked {
+        /// In all.
+        uptime_ms: Millis,
+        /// When, for people.
+        at_utc_ms: UtcMs,
     },
     /// Escrow that can not be used any more went back while the rest is held for late meter notes.
     EscrowReturned {
@@ -276,6 +287,7 @@ impl Record {
             | Self::CheckpointAccepted { .. }
             | Self::LeaseCancelAsked { .. }
             | Self::LeaseEnded { .. }
+            | Self::UptimeMarked { .. }
             | Self::JobRequeued { .. }
             | Self::JobEnded { .. } => None,
         }

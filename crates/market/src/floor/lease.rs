@@ -17,7 +17,7 @@ use sela_protocol::units::Millis;
 pub(super) const AWARD_PAUSE: Millis = Millis(10_000);
 
 /// For so long after a lease its receipts are sent again to a node that starts a new session.
-const RECEIPTS_AGAIN: Millis = super::money::LATE_NOTES;
+const RECEIPTS_AGAIN: Millis = crate::billing::LATE_NOTES;
 
 /// So many of them at a time, and more with each heartbeat: a session keeps 1,024 messages that its node has not acknowledged, and a
 /// node that has done many short jobs has more receipts than that.

@@ -23,6 +23,9 @@ pub(super) struct Live {
     pub(super) leases: BTreeMap<LeaseId, LiveLease>,
     /// Of every job that waits.
     pub(super) jobs: BTreeMap<JobId, Waiting>,
+    /// How long the exchange had been up when this process took over, and when that was: at its first step.
+    up_before: Millis,
+    up_since: Option<BootMs>,
 }
 
 #[derive(Debug, Clone)]
@@ -87,8 +90,21 @@ impl Live {
                 .map(|lease| (lease.terms.lease, LiveLease::restored(lease, now)))
                 .collect(),
             jobs: books.queue.iter().map(|job| (*job, waiting.clone())).collect(),
+            up_before: books.uptime,
+            up_since: Some(now.boot_ms),
             ..Self::default()
         }
+    }
+
+    /// Called at each step: the first one is where the uptime begins.
+    pub(super) fn is_up(&mut self, now: BootMs) {
+        self.up_since.get_or_insert(now);
+    }
+
+    /// How long the exchange has been up in all.
+    pub(super) fn uptime(&self, now: BootMs) -> Millis {
+        let since_start = self.up_since.map_or(Millis(0), |since| now.since(since));
+        Millis(self.up_before.0.saturating_add(since_start.0))
     }
 
     pub(super) fn connect(&mut self, connection: ConnectionId, node: NodeId, now: BootMs) -> &mut LiveNode {

@@ -97,6 +97,7 @@ impl Floor {
     /// Deterministic: the same state, time, randomness and input give the same effects.
     pub fn step(&mut self, now: Now, entropy: Entropy, input: Input) -> Vec<Effect> {
         let mut turn = Turn::new(now, entropy);
+        self.live.is_up(now.boot_ms);
         match input {
             Input::Request { request, ask } => {
                 let answer = self.ask(&mut turn, ask);

@@ -3,7 +3,7 @@
 
 use super::live::LiveLease;
 use super::{Floor, Turn};
-use crate::billing;
+use crate::billing::{self, LATE_NOTES};
 use crate::books::Lease;
 use crate::effect::Effect;
 use crate::lease::billable;
@@ -18,8 +18,8 @@ use sela_protocol::units::Millis;
 /// What is due is posted this often while a lease goes on.
 pub(super) const POSTING_INTERVAL: Millis = Millis(60_000);
 
-/// How long after a lease was lost its node may still bring the signed notes for it. On UTC: it outlasts boots.
-pub(super) const LATE_NOTES: Millis = Millis(7 * 24 * 3_600_000);
+/// While money is held it is written down this often how long the exchange has been up: what passed since does not count after a crash.
+const UPTIME_INTERVAL: Millis = Millis(600_000);
 
 impl Floor {
     /// The lease is over: its card is free, its money is closed (or what late notes may claim is held), and its job goes on.
@@ -36,12 +36,17 @@ impl Floor {
             // Exactly, since from now on it decides what the last and any late notes may claim.
             self.mark(turn, id, coverage.covered());
         }
+        let uptime = self.live.uptime(turn.now.boot_ms);
         let record = Record::LeaseEnded {
             lease: id,
             cause: cause.clone(),
             at_utc_ms: turn.now.utc_ms,
             held_until_utc_ms: awaits_notes.then(|| turn.now.utc_ms.plus(LATE_NOTES)),
+            held_until_uptime_ms: awaits_notes.then(|| Millis(uptime.0.saturating_add(LATE_NOTES.0))),
         };
+        if awaits_notes {
+            self.mark_uptime(turn, Millis(0));
+        }
         if !self.record(turn, record) {
             return;
         }
@@ -51,6 +56,38 @@ impl Floor {
             self.close(turn, id);
         }
         self.after_lease(turn, job, id, cause, output);
+    }
+
+    /// Gives back what no late note has claimed in its time. On the exchange's uptime, not on UTC: a clock that is set ahead must not
+    /// take a node's money away.
+    pub(super) fn release_held(&mut self, turn: &mut Turn) {
+        let held_until = |lease: &Lease| lease.end.as_ref().and_then(|end| end.held_until);
+        let uptime = self.live.uptime(turn.now.boot_ms);
+        let held = self.leases_where(&self.books.unsettled_leases, |lease, _| held_until(lease).is_some());
+        if !held.is_empty() {
+            self.mark_uptime(turn, UPTIME_INTERVAL);
+        }
+        for id in held {
+            if self
+                .books
+                .leases
+                .get(&id)
+                .and_then(held_until)
+                .is_some_and(|until| uptime >= until)
+            {
+                self.close(turn, id);
+            }
+        }
+    }
+
+    /// Writes down how long the exchange has been up, if that is more than so much above what is written.
+    fn mark_uptime(&mut self, turn: &mut Turn, more: Millis) {
+        let uptime_ms = self.live.uptime(turn.now.boot_ms);
+        if uptime_ms.0 > self.books.uptime.0.saturating_add(more.0) {
+            let at_utc_ms = turn.now.utc_ms;
+            // A refused record was reported; it is tried again at the next tick.
+            let _recorded = self.record(turn, Record::UptimeMarked { uptime_ms, at_utc_ms });
+        }
     }
 
     /// Posts what is noted, keeps what late notes may claim at most, and returns the rest.

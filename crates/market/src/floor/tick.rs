@@ -34,14 +34,7 @@ impl Floor {
         for id in self.leases_where(&self.books.open_leases, lost) {
             self.end_lost(turn, id);
         }
-        let utc = turn.now.utc_ms;
-        let held_long_enough = |lease: &Lease, _: &LiveLease| {
-            let held_until = lease.end.as_ref().and_then(|end| end.held_until);
-            held_until.is_some_and(|until| utc >= until)
-        };
-        for id in self.leases_where(&self.books.unsettled_leases, held_long_enough) {
-            self.close(turn, id);
-        }
+        self.release_held(turn);
         let due = |lease: &Lease, live: &LiveLease| {
             lease.noted() > lease.billed() && now.since(live.posted_at) >= POSTING_INTERVAL
         };
@@ -54,7 +47,11 @@ impl Floor {
         self.match_jobs(turn);
     }
 
-    fn leases_where(&self, among: &BTreeSet<LeaseId>, holds: impl Fn(&Lease, &LiveLease) -> bool) -> Vec<LeaseId> {
+    pub(super) fn leases_where(
+        &self,
+        among: &BTreeSet<LeaseId>,
+        holds: impl Fn(&Lease, &LiveLease) -> bool,
+    ) -> Vec<LeaseId> {
         let with_state = among
             .iter()
             .filter_map(|id| Some((self.books.leases.get(id)?, self.live.leases.get(id)?)));

@@ -350,6 +350,12 @@ fn what_no_late_note_claims_goes_back_after_seven_days() {
     assert!(world.escrow(&lease) > 0);
     world.restart(2);
     world.tick();
+    assert!(
+        world.escrow(&lease) > 0,
+        "time in which the exchange was down does not count"
+    );
+    world.pass(600_000);
+    world.tick();
     assert_eq!((world.escrow(&lease), world.available(tenant)), (0, START - 3_333));
     world.reconnect(&mut machine, false);
     world.meter(&machine, &lease, 30_000, None);

@@ -7,6 +7,7 @@
 )]
 
 mod away;
+mod clocks;
 mod jobs;
 mod leases;
 mod money;
