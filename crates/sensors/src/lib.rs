@@ -3,6 +3,7 @@
 //! systems differ inside of it.
 
 mod attention;
+pub mod calendar;
 mod cards;
 mod input;
 mod machine;

@@ -106,5 +106,6 @@ impl Schedule {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+mod calendar_tests;
+#[cfg(test)]
 mod tests;
