@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::{JobId, TenantId};
 use sela_protocol::lease::LeasePhase;
+use sela_protocol::local::Page;
 use sela_protocol::money::HourlyPrice;
 use sela_protocol::money::Micros;
 use sela_protocol::sealed::{self, Purpose};
@@ -76,12 +77,19 @@ impl Tenant {
         self.rest.get(&format!("/v1/jobs/{job}"))
     }
 
-    /// All of its jobs.
+    /// All of its jobs, oldest first.
     ///
     /// # Errors
     /// Where the exchange does not answer.
     pub fn jobs(&self) -> anyhow::Result<Vec<JobView>> {
-        self.rest.get("/v1/jobs")
+        let mut page: Page<JobView> = self.rest.get("/v1/jobs")?;
+        let mut jobs = std::mem::take(&mut page.items);
+        while let Some(cursor) = page.next {
+            page = self.rest.get(&format!("/v1/jobs?cursor={cursor}"))?;
+            jobs.append(&mut page.items);
+        }
+        jobs.reverse();
+        Ok(jobs)
     }
 
     /// The balance.

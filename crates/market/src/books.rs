@@ -45,7 +45,9 @@ pub(crate) struct Tenant {
     pub(crate) name: String,
     pub(crate) jobs: Vec<JobId>,
     pub(crate) unfinished: usize,
-    leases: Vec<LeaseId>,
+    /// Set aside for all of its leases, money held for late notes included: kept along with each posting, since all leases of a tenant
+    /// are too many to add up whenever somebody looks.
+    pub(crate) escrow: Micros,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -282,11 +284,6 @@ impl Books {
         self.ledger.balance(Account::Escrow(lease))
     }
 
-    /// Set aside for all leases of a tenant, money held for late notes included.
-    pub(crate) fn escrow_of_tenant(&self, tenant: &Tenant) -> Micros {
-        tenant.leases.iter().map(|lease| self.escrow(*lease)).sum()
-    }
-
     /// What a job's budget leaves after what is paid and set aside.
     pub(crate) fn budget_left(&self, job: &Job) -> Micros {
         let spoken_for: Micros = self
@@ -315,7 +312,7 @@ impl Books {
             name: name.to_owned(),
             jobs: Vec::new(),
             unfinished: 0,
-            leases: Vec::new(),
+            escrow: Micros::ZERO,
         };
         self.tenants.insert(tenant, new);
         Ok(())
@@ -432,14 +429,12 @@ impl Books {
                 "the fencing token of {id} does not rise"
             )));
         }
-        self.book(transfer)?;
+        // The lease is not there yet: whose escrow it is, is counted at the end.
+        transfer.map_or(Ok(()), |transfer| self.ledger.book(transfer))?;
         self.queue.remove(&terms.job);
         self.open_leases.insert(id);
         self.unsettled_leases.insert(id);
         self.leases_by_token.insert(terms.token, id);
-        if let Some(tenant) = self.tenants.get_mut(&terms.tenant) {
-            tenant.leases.push(id);
-        }
         if let Some(node) = self.nodes.get_mut(&terms.node) {
             node.leases.push(id);
         }
@@ -463,6 +458,7 @@ impl Books {
             settled: false,
         };
         self.leases.insert(id, new);
+        self.count_escrow(transfer);
         Ok(())
     }
 
@@ -547,7 +543,20 @@ impl Books {
     }
 
     fn book(&mut self, transfer: Option<&Transfer>) -> Result<(), BooksError> {
-        transfer.map_or(Ok(()), |transfer| Ok(self.ledger.book(transfer)?))
+        transfer.map_or(Ok(()), |transfer| self.ledger.book(transfer))?;
+        self.count_escrow(transfer);
+        Ok(())
+    }
+
+    fn count_escrow(&mut self, transfer: Option<&Transfer>) {
+        for posting in transfer.iter().flat_map(|transfer| &transfer.postings) {
+            if let Account::Escrow(lease) = posting.account
+                && let Some(lease) = self.leases.get(&lease)
+                && let Some(tenant) = self.tenants.get_mut(&lease.terms.tenant)
+            {
+                tenant.escrow = tenant.escrow + posting.amount;
+            }
+        }
     }
 
     fn holds_no_card(&self, id: JobId) -> Result<(), BooksError> {

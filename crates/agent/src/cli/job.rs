@@ -7,6 +7,7 @@ use super::output::{Output, Tone, local, span};
 use futures_util::StreamExt as _;
 use reqwest::{Method, Response};
 use sela_protocol::id::JobId;
+use sela_protocol::local::Page;
 use sela_protocol::sealed::{Opening, Purpose};
 use sela_protocol::tenant::{JobKey, JobState, JobView, LeaseView};
 use std::io::Write as _;
@@ -121,22 +122,31 @@ pub(crate) async fn cancel(exchange: &Exchange, job: JobId, output: &mut Output)
 /// # Errors
 /// As [`cancel`].
 pub(crate) async fn list(exchange: &Exchange, output: &mut Output) -> Outcome {
-    let mut views: Vec<JobView> = exchange.get("/v1/jobs").await?;
-    views.sort_by_key(|view| std::cmp::Reverse(view.submitted_utc_ms));
-    if output.is_json() {
-        return Ok(output.document(&views)?);
-    }
-    if views.is_empty() {
+    let mut all = Vec::new();
+    let mut page: Page<JobView> = exchange.get("/v1/jobs").await?;
+    if page.items.is_empty() && !output.is_json() {
         return Ok(output.line("No job was submitted yet; `sela job submit --help` shows how.")?);
     }
-    for view in &views {
-        output.line(format!(
-            "{}  {}  {}  {}",
-            local(view.submitted_utc_ms),
-            view.job,
-            view.spec.name.as_deref().unwrap_or("(no name)"),
-            state_line(view, output)
-        ))?;
+    loop {
+        if output.is_json() {
+            all.append(&mut page.items);
+        }
+        for view in &page.items {
+            output.line(format!(
+                "{}  {}  {}  {}",
+                local(view.submitted_utc_ms),
+                view.job,
+                view.spec.name.as_deref().unwrap_or("(no name)"),
+                state_line(view, output)
+            ))?;
+        }
+        let Some(cursor) = page.next else {
+            break;
+        };
+        page = exchange.get(&format!("/v1/jobs?cursor={cursor}")).await?;
+    }
+    if output.is_json() {
+        output.document(&all)?;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use sela_protocol::blob::BlobId;
 use sela_protocol::confidential::{Confidential, SealingKey};
 use sela_protocol::id::{JobId, LeaseId, TenantId};
 use sela_protocol::job::{ImageSource, JobSpec, JobSpecError, Submission};
+use sela_protocol::local::Page;
 use sela_protocol::tenant::{JobKey, JobView, LOG_COMPLETE_HEADER, LOG_NEXT_HEADER, Submitted, TenantAccount};
 use sela_protocol::written::WrittenError;
 use std::convert::Infallible;
@@ -96,12 +97,35 @@ pub(super) async fn submit(
     Ok(reply.into_response())
 }
 
-/// `GET /v1/jobs`
-pub(super) async fn list(State(exchange): Shared, Tenant(tenant): Tenant) -> Result<Json<Vec<JobView>>, Refused> {
-    let views = exchange
+/// What `GET /v1/jobs` asks for.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    #[serde(default)]
+    cursor: Option<String>,
+}
+
+/// `GET /v1/jobs`: a page of the tenant's jobs, newest first. The next page is asked for with `cursor`, the last page's `next`.
+pub(super) async fn list(
+    State(exchange): Shared,
+    Tenant(tenant): Tenant,
+    asked: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Json<Page<JobView>>, Refused> {
+    let before = query(asked)?.cursor.map(|cursor| cursor.parse());
+    let before = before.transpose().map_err(|_| {
+        Refused::bad_request(
+            "bad_cursor",
+            "a cursor is the \"next\" of the page before, and nothing else",
+        )
+    })?;
+    let page = exchange
         .door
-        .look(move |scene| scene.floor.job_views(tenant, scene.now));
-    Ok(Json(views.await?))
+        .look(move |scene| scene.floor.job_page(tenant, before, scene.now));
+    let (items, next) = page.await?;
+    Ok(Json(Page {
+        items,
+        next: next.map(|place| place.to_string()),
+    }))
 }
 
 /// `GET /v1/jobs/{job}`

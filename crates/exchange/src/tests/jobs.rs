@@ -4,6 +4,7 @@ use super::Lab;
 use super::client::{Rest, job_spec};
 use reqwest::Method;
 use sela_protocol::blob::BlobId;
+use sela_protocol::local::Page;
 use sela_protocol::money::Micros;
 use sela_protocol::tenant::{Deposit, JobState, JobView, PostingView, Submitted, TenantAccount};
 
@@ -76,8 +77,8 @@ async fn a_bad_job_spec_says_what_would_be_right() {
             reply.problem().1
         );
     }
-    let jobs: Vec<JobView> = tenant.get("/v1/jobs").await.json();
-    assert!(jobs.is_empty(), "nothing of the refused is left");
+    let jobs: Page<JobView> = tenant.get("/v1/jobs").await.json();
+    assert!(jobs.items.is_empty(), "nothing of the refused is left");
 }
 
 #[tokio::test]
@@ -106,8 +107,38 @@ async fn the_same_idempotency_key_gives_the_same_job_also_after_a_restart() {
     let lab = lab.restart().await;
     let tenant = Rest::new(lab.address(), tenant.key());
     assert_eq!(first, submit(&tenant, &spec, Some("a")).await.json());
-    let jobs: Vec<JobView> = tenant.get("/v1/jobs").await.json();
-    assert_eq!(jobs.len(), 3);
+    let jobs: Page<JobView> = tenant.get("/v1/jobs").await.json();
+    assert_eq!(jobs.items.len(), 3);
+}
+
+#[tokio::test]
+async fn a_long_list_of_jobs_comes_in_pages_newest_first_and_each_job_once() {
+    let lab = Lab::start().await;
+    let (tenant, _) = lab.operator.new_tenant(1).await;
+    let image = tenant.put_blob(b"an image").await;
+    let spec = job_spec(image);
+    let mut submitted = Vec::new();
+    for _ in 0..120 {
+        submitted.push(submit(&tenant, &spec, None).await.json::<Submitted>().job);
+    }
+    let (mut seen, mut cursor, mut pages) = (Vec::new(), None::<String>, 0);
+    loop {
+        let query = cursor.map(|cursor| format!("?cursor={cursor}")).unwrap_or_default();
+        let page: Page<JobView> = tenant.get(&format!("/v1/jobs{query}")).await.json();
+        assert!(page.items.len() <= 50, "{}", page.items.len());
+        seen.extend(page.items.into_iter().map(|view| view.job));
+        // What is submitted meanwhile moves nothing from one page to another.
+        submit(&tenant, &spec, None).await.json::<Submitted>();
+        pages += 1;
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    submitted.reverse();
+    assert_eq!((seen, pages), (submitted, 3));
+    tenant.get("/v1/jobs?cursor=job_x").await.refused(400, "bad_cursor");
+    tenant.get("/v1/jobs?curser=1").await.refused(400, "bad_query");
 }
 
 #[tokio::test]

@@ -15,6 +15,11 @@ use sela_protocol::tenant::{JobState, JobView, LeaseView, TenantAccount};
 use sela_protocol::units::Now;
 use std::collections::BTreeSet;
 
+/// Jobs on one page of a list.
+const MOST_JOBS_OF_PAGE: usize = 50;
+/// A page ends with the job that brings its leases to this: a job that was often given back has many.
+const MOST_LEASES_OF_PAGE: usize = 1_000;
+
 /// What a lease's token opens while the lease lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseAccess {
@@ -107,7 +112,7 @@ impl Floor {
             tenant,
             name: entry.name.clone(),
             available: self.books.available(tenant),
-            escrow: self.books.escrow_of_tenant(entry),
+            escrow: entry.escrow,
             lab: self.config.lab,
         })
     }
@@ -132,11 +137,21 @@ impl Floor {
         })
     }
 
-    /// All jobs of a tenant, oldest first.
-    pub fn job_views(&self, tenant: TenantId, now: Now) -> Vec<JobView> {
+    /// Jobs of a tenant, newest first, from the newest that was submitted before place `before` on; `None`: from the newest. So many
+    /// that the loop is not held up, whatever a tenant has; gives the place where the next page starts, if there is one.
+    pub fn job_page(&self, tenant: TenantId, before: Option<usize>, now: Now) -> (Vec<JobView>, Option<usize>) {
         let jobs = self.books.tenants.get(&tenant).map(|entry| entry.jobs.as_slice());
-        let jobs = jobs.unwrap_or_default().iter();
-        jobs.filter_map(|job| self.job_view(tenant, *job, now)).collect()
+        let jobs = jobs.unwrap_or_default();
+        let mut place = before.unwrap_or(jobs.len()).min(jobs.len());
+        let (mut views, mut leases) = (Vec::new(), 0);
+        while place > 0 && views.len() < MOST_JOBS_OF_PAGE && leases < MOST_LEASES_OF_PAGE {
+            place -= 1;
+            if let Some(view) = self.job_view(tenant, jobs[place], now) {
+                leases += view.leases.len();
+                views.push(view);
+            }
+        }
+        (views, (place > 0).then_some(place))
     }
 
     /// How a lease's award came about, as far as its two sides may see it.

@@ -240,7 +240,7 @@ fn what_cannot_be_cancelled_says_why() {
     world.ended(&machine, &lease, 1_000, EndCause::Exited { code: 0 });
     assert_eq!(world.cancel(tenant, job), Err(Refusal::JobEnded { job, how: "done" }));
     assert_eq!(world.floor.job_view(other, job, world.now), None);
-    assert_eq!(world.floor.job_views(tenant, world.now).len(), 1);
+    assert_eq!(world.floor.job_page(tenant, None, world.now).0.len(), 1);
 }
 
 #[test]

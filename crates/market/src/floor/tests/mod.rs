@@ -493,6 +493,12 @@ impl World {
             }
         }
         self.hold_last_words();
+        for (tenant, entry) in &self.floor.books.tenants {
+            let leases = self.floor.books.leases.values();
+            let of_tenant = leases.filter(|lease| lease.terms.tenant == *tenant);
+            let sum: Micros = of_tenant.map(|lease| self.floor.books.escrow(lease.terms.lease)).sum();
+            assert_eq!(entry.escrow, sum, "{tenant}");
+        }
         for lease in self.floor.books.leases.values().filter(|lease| lease.settled) {
             assert_eq!(
                 self.floor.books.escrow(lease.terms.lease),
