@@ -127,6 +127,15 @@ pub enum Refusal {
     /// Too many unfinished jobs of one tenant.
     #[error("{0} of your jobs are unfinished, the most that one tenant may have: wait for some, or cancel some")]
     TooManyJobs(usize),
+    /// Jobs are submitted faster than one a second for long.
+    #[error(
+        "you submit jobs faster than this exchange takes them: wait {seconds} s, then send this one again; one a second is taken for \
+         ever, and a thousand at once after a rest"
+    )]
+    TooFast {
+        /// How long to wait.
+        seconds: u64,
+    },
     /// The lease is over, so that nothing can be stored under it any more.
     #[error("lease {0} is over: what it stores now belongs to nobody")]
     LeaseOver(LeaseId),
@@ -157,6 +166,7 @@ impl Refusal {
             Self::BadIdempotencyKey { .. } => "bad_idempotency_key",
             Self::IdempotencyKeyUsed { .. } => "idempotency_key_used",
             Self::TooManyJobs(_) => "too_many_jobs",
+            Self::TooFast { .. } => "too_fast",
             Self::LeaseOver(_) => "lease_over",
             Self::TooManyBlobs { .. } => "too_many_blobs",
             Self::Defect => "defect",
@@ -169,7 +179,7 @@ impl Refusal {
             Self::UnknownTenant(_) | Self::UnknownJob(_) => RefusalKind::NotFound,
             Self::JobEnded { .. } | Self::IdempotencyKeyUsed { .. } | Self::LeaseOver(_) => RefusalKind::Conflict,
             Self::BadName { .. } | Self::BadAmount(_) | Self::BadIdempotencyKey { .. } => RefusalKind::BadInput,
-            Self::TooManyJobs(_) | Self::TooManyBlobs { .. } => RefusalKind::TooMany,
+            Self::TooManyJobs(_) | Self::TooFast { .. } | Self::TooManyBlobs { .. } => RefusalKind::TooMany,
             Self::Defect => RefusalKind::Defect,
         }
     }

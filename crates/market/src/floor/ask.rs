@@ -1,7 +1,7 @@
 //! What people ask for: tenants, owners, deposits, jobs and their cancellation, and blobs that a lease stores. Each request is
 //! answered in its step.
 
-use super::live::Waiting;
+use super::live::{SubmissionRate, Waiting};
 use super::{Floor, Turn};
 use crate::books::Job;
 use crate::effect::{Answer, Refusal};
@@ -123,6 +123,12 @@ impl Floor {
         if submitter.unfinished >= MOST_UNFINISHED_JOBS {
             return Err(Refusal::TooManyJobs(submitter.unfinished));
         }
+        let now = turn.now.boot_ms;
+        let rate = self.live.submissions.entry(tenant);
+        let taken = rate.or_insert_with(|| SubmissionRate::new(now)).take(now);
+        taken.map_err(|wait| Refusal::TooFast {
+            seconds: wait.0.div_ceil(1_000),
+        })?;
         let job = turn.ids.draw();
         let at_once = spec.tier == Tier::Gold;
         self.asked(

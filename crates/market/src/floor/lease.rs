@@ -13,8 +13,10 @@ use sela_protocol::lease::{EndCause, EndedBy, FencingToken, LeasePhase, MeterNot
 use sela_protocol::node::ExchangeMessage;
 use sela_protocol::units::Millis;
 
-/// A card whose node did not take an award is left alone for this long.
+/// A card whose node did not take an award is left alone for this long; its node as a whole for longer with each further award that
+/// it does not take, doubled up to an hour: each one is a handful of records for ever, and time that a job waits.
 pub(super) const AWARD_PAUSE: Millis = Millis(10_000);
+const LONGEST_PAUSE: Millis = Millis(3_600_000);
 
 /// For so long after a lease its receipts are sent again to a node that starts a new session.
 const RECEIPTS_AGAIN: Millis = crate::billing::LATE_NOTES;
@@ -80,6 +82,9 @@ impl Floor {
                     live.posted_at = turn.now.boot_ms;
                     live.phase = LeasePhase::Fetching;
                 }
+                if let Some(live) = self.live.nodes.get_mut(&node) {
+                    live.not_taken = 0;
+                }
             }
         }
     }
@@ -104,14 +109,24 @@ impl Floor {
         self.end_lease(turn, id, EndCause::NodeFault { message }, None);
     }
 
-    /// No award to this card for a while, so that a node that does not take any does not stop the queue.
+    /// No award to this card for a while, so that a node that does not take any does not stop the queue; none to its other cards
+    /// either where it has not taken several in a row. A new session of the node's ends no such pause.
     pub(super) fn leave_alone(&mut self, turn: &Turn, id: LeaseId) {
-        if let Some(lease) = self.books.leases.get(&id)
-            && let Some(live) = self.live.nodes.get_mut(&lease.terms.node)
-            && let Some(offer) = live.offers.get_mut(&lease.terms.gpu)
-        {
-            offer.not_before = turn.now.boot_ms.plus(AWARD_PAUSE);
+        let now = turn.now.boot_ms;
+        let Some(lease) = self.books.leases.get(&id) else {
+            return;
+        };
+        let Some(live) = self.live.nodes.get_mut(&lease.terms.node) else {
+            return;
+        };
+        if let Some(offer) = live.offers.get_mut(&lease.terms.gpu) {
+            offer.not_before = now.plus(AWARD_PAUSE);
         }
+        if live.not_taken > 0 {
+            let doubled = AWARD_PAUSE.0.saturating_mul(1 << live.not_taken.min(16));
+            live.not_before = now.plus(Millis(doubled).min(LONGEST_PAUSE));
+        }
+        live.not_taken = live.not_taken.saturating_add(1);
     }
 
     pub(super) fn progress(

@@ -6,7 +6,7 @@ use crate::books::{Books, Lease};
 use crate::input::ConnectionId;
 use crate::lease::Coverage;
 use sela_protocol::card::CardDescription;
-use sela_protocol::id::{GpuUuid, JobId, LeaseId, NodeId};
+use sela_protocol::id::{GpuUuid, JobId, LeaseId, NodeId, TenantId};
 use sela_protocol::lease::LeasePhase;
 use sela_protocol::money::HourlyPrice;
 use sela_protocol::network::HostRule;
@@ -23,9 +23,50 @@ pub(super) struct Live {
     pub(super) leases: BTreeMap<LeaseId, LiveLease>,
     /// Of every job that waits.
     pub(super) jobs: BTreeMap<JobId, Waiting>,
+    /// How many jobs each tenant may submit at present.
+    pub(super) submissions: BTreeMap<TenantId, SubmissionRate>,
     /// How long the exchange had been up when this process took over, and when that was: at its first step.
     up_before: Millis,
     up_since: Option<BootMs>,
+}
+
+/// How fast a tenant submits jobs: a bucket that fills with time and that each job takes from.
+#[derive(Debug, Clone)]
+pub(super) struct SubmissionRate {
+    /// In thousandths of a job.
+    left: u64,
+    filled_at: BootMs,
+}
+
+/// Jobs that a tenant may submit at once, and how many more each second: each one is a few records for ever, also where it is
+/// cancelled in the next moment.
+pub(super) const SUBMISSIONS_AT_ONCE: u64 = 1_000;
+const SUBMISSIONS_PER_SECOND: u64 = 1;
+
+impl SubmissionRate {
+    pub(super) const fn new(now: BootMs) -> Self {
+        Self {
+            left: SUBMISSIONS_AT_ONCE * 1_000,
+            filled_at: now,
+        }
+    }
+
+    /// Takes one job.
+    ///
+    /// # Errors
+    /// How long to wait for the next.
+    pub(super) fn take(&mut self, now: BootMs) -> Result<(), Millis> {
+        let filled = now.since(self.filled_at).0.saturating_mul(SUBMISSIONS_PER_SECOND);
+        self.left = self.left.saturating_add(filled).min(SUBMISSIONS_AT_ONCE * 1_000);
+        self.filled_at = now;
+        match self.left.checked_sub(1_000) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(Millis((1_000 - self.left).div_ceil(SUBMISSIONS_PER_SECOND))),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -34,6 +75,10 @@ pub(super) struct LiveNode {
     pub(super) heard_at: BootMs,
     pub(super) capability: Option<Capability>,
     pub(super) offers: BTreeMap<GpuUuid, LiveOffer>,
+    /// Awards in a row that it has not taken.
+    pub(super) not_taken: u32,
+    /// After several of these: no award to any of its cards before this.
+    pub(super) not_before: BootMs,
     /// Leases whose newest receipt it is still to be sent again in its present session, oldest first.
     pub(super) receipts_due: VecDeque<LeaseId>,
 }
@@ -114,6 +159,8 @@ impl Live {
             heard_at: now,
             capability: None,
             offers: BTreeMap::new(),
+            not_taken: 0,
+            not_before: now,
             receipts_due: VecDeque::new(),
         });
         live.connection = Some(connection);

@@ -261,7 +261,8 @@ impl Floor {
                     network: offer.map(|offer| Arc::clone(&offer.network)).unwrap_or_default(),
                     floor: offer.map(|offer| offer.floor).unwrap_or_default(),
                     admitted: self.config.lab || (!card.simulated && capability.isolation == Isolation::Native),
-                    offered: offer.is_some_and(|offer| offer.available && offer.not_before <= now),
+                    offered: live.not_before <= now
+                        && offer.is_some_and(|offer| offer.available && offer.not_before <= now),
                     free: !let_out.contains(&(*node, &card.uuid)),
                 });
             }

@@ -13,6 +13,7 @@ mod leases;
 mod money;
 mod network;
 mod nodes;
+mod paces;
 mod random;
 mod restarts;
 
