@@ -187,6 +187,7 @@ struct Kernel {
     counts_swap: bool,
     has_idle_groups: bool,
     records_freezes: bool,
+    encrypts_disks: bool,
 }
 
 impl Kernel {
@@ -196,6 +197,7 @@ impl Kernel {
             counts_swap: is_v2 || machine.cgroups.join("memory/memory.memsw.limit_in_bytes").exists(),
             has_idle_groups: is_v2 || machine.cgroups.join("cpu/cpu.idle").exists(),
             records_freezes: frozen_record(machine, layout),
+            encrypts_disks: scratch(machine) == ScratchKind::EncryptedDisk,
         }
     }
 }
@@ -206,6 +208,7 @@ pub fn promised(layout: CgroupLayout) -> Vec<Guarantee> {
         counts_swap: true,
         has_idle_groups: true,
         records_freezes: true,
+        encrypts_disks: true,
     };
     guarantees(layout, whole)
 }
@@ -244,6 +247,13 @@ fn guarantees(layout: CgroupLayout, kernel: Kernel) -> Vec<Guarantee> {
             why: "the kernel keeps no record of freezes (Linux 6.18); the keeper measures them",
         }
     };
+    let disk = if kernel.encrypts_disks {
+        Enforced
+    } else {
+        Absent {
+            why: "an ext4 that can encrypt, loop devices and mkfs.ext4 are needed; scratch is memory",
+        }
+    };
     [
         ("own user namespace, never the owner's uid", Enforced),
         ("no capabilities, no new privileges", Enforced),
@@ -272,6 +282,8 @@ fn guarantees(layout: CgroupLayout, kernel: Kernel) -> Vec<Guarantee> {
             },
         ),
         ("scratch encrypted, or in memory", Enforced),
+        ("an encrypted disk where a job asks for one", disk),
+        ("no job outlives its grant", Enforced),
     ]
     .map(|(name, strength)| Guarantee { name, strength })
     .to_vec()

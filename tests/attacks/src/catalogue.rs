@@ -48,6 +48,10 @@ pub mod promise {
     pub const NAMED_HOSTS: &str = "named hosts only, where a job asked for them";
     /// Scratch on disk.
     pub const SCRATCH: &str = "scratch encrypted, or in memory";
+    /// Scratch on a disk of its own.
+    pub const DISK: &str = "an encrypted disk where a job asks for one";
+    /// The agent's word, without which nothing runs.
+    pub const GRANT: &str = "no job outlives its grant";
     /// Secrets.
     pub const SECRETS: &str = "secrets in memory only";
     /// Video memory.
@@ -161,8 +165,8 @@ pub fn named(name: &str) -> Option<Probe> {
 }
 
 use promise::{
-    AS_A_WHOLE, BILL, IDLE_CPU, IMAGE, MEMORY, NAMED_HOSTS, NO_NETWORK, NO_RIGHTS, NOTHING_STAYS, OWN_FILES, OWN_IDS,
-    PIDS, RESULTS, SCRATCH, SECRETS, SIZES,
+    AS_A_WHOLE, BILL, DISK, GRANT, IDLE_CPU, IMAGE, MEMORY, NAMED_HOSTS, NO_NETWORK, NO_RIGHTS, NOTHING_STAYS,
+    OWN_FILES, OWN_IDS, PIDS, RESULTS, SCRATCH, SECRETS, SIZES,
 };
 
 const OUTSIDE: &[Probe] = &[
@@ -211,6 +215,11 @@ const OUTSIDE: &[Probe] = &[
         "a job's scratch can be read on the owner's disk",
         SCRATCH,
     ),
+    Probe::outside(
+        "deleted scratch",
+        "a job that asks for an encrypted disk is left without one",
+        DISK,
+    ),
     Probe::outside("secrets", "a job's secrets lie on the owner's disk", SECRETS),
     Probe::outside("core dumps", "a job leaves its memory as a core dump", NOTHING_STAYS),
     Probe::outside("ending", "a job ignores that it is told to end", AS_A_WHOLE),
@@ -230,6 +239,8 @@ const OUTSIDE: &[Probe] = &[
         AS_A_WHOLE,
     ),
     Probe::outside("ending", "a job runs on when its keeper is killed", AS_A_WHOLE),
+    Probe::outside("ending", "a job runs on when nobody grants it any more time", GRANT),
+    Probe::outside("ending", "a frozen job stays when all that guard it are killed", GRANT),
     Probe::outside("bill", "a job is billed for the time in which it stood still", BILL),
     Probe::outside(
         "processor",

@@ -5,19 +5,35 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use sela_attacks::catalogue;
+use sela_sandbox::docker::{self, EngineCgroups, EngineFound, EngineKind, EnginePlace};
 use sela_sandbox::keeper::wire::CgroupLayout;
 use sela_sandbox::probe::{Guarantee, Strength, promised};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const BEGIN: &str = "<!-- Written by tests/attacks/tests/promises.rs; set SELA_WRITE_DOCUMENTS=1 and run it. -->\n\n";
 const END: &str = "\n<!-- The end of what is written. -->";
 
 /// A column: what it is called, and what is promised there.
 fn columns() -> Vec<(&'static str, Vec<Guarantee>)> {
+    use EngineCgroups::{BelowOurs, Ours, Systemds};
+    let native = || promised(CgroupLayout::V2);
+    let engine = |kind, remapped, cgroups| {
+        let found = EngineFound {
+            place: EnginePlace::usual(kind),
+            version: String::new(),
+            remapped,
+            cgroups,
+            root: PathBuf::new(),
+        };
+        docker::promised(&found, native())
+    };
     vec![
-        ("native", promised(CgroupLayout::V2)),
+        ("native", native()),
         ("lab-cgroup-v1", promised(CgroupLayout::LabCgroupV1)),
+        ("docker", engine(EngineKind::Docker, false, Systemds)),
+        ("docker, ids mapped, own groups", engine(EngineKind::Docker, true, Ours)),
+        ("podman", engine(EngineKind::Podman, false, BelowOurs)),
     ]
 }
 
@@ -48,15 +64,31 @@ fn table() -> String {
     table
 }
 
-/// What stands in the way of a promise in full, by the code's own words.
+/// What stands in the way of a promise in full, by the code's own words; each reason once, with all that it holds for.
 fn reasons() -> String {
-    let mut reasons = String::new();
+    let mut said: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for (column, promised) in columns() {
-        for guarantee in promised {
-            if let Strength::Weaker { why } | Strength::Absent { why } = guarantee.strength {
-                writeln!(reasons, "- {column}, *{}*: {why}.", guarantee.name).unwrap();
+        for Guarantee { name, strength } in promised {
+            let (Strength::Weaker { why } | Strength::Absent { why }) = strength else {
+                continue;
+            };
+            match said
+                .iter_mut()
+                .find(|(other, reason, _)| (*other, *reason) == (name, why))
+            {
+                Some((.., columns)) => columns.push(column),
+                None => said.push((name, why, vec![column])),
             }
         }
+    }
+    let mut reasons = String::new();
+    for (name, why, columns) in said {
+        let whose = if columns.len() == self::columns().len() {
+            "all".to_owned()
+        } else {
+            columns.join("; ")
+        };
+        writeln!(reasons, "- *{name}* ({whose}): {why}.").unwrap();
     }
     reasons
 }

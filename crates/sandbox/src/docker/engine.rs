@@ -336,6 +336,22 @@ pub fn guarantees(found: &EngineFound) -> Vec<Guarantee> {
     less
 }
 
+/// Everything that jobs of an engine are promised on a machine whose native ones are promised `native`.
+pub fn promised(found: &EngineFound, mut native: Vec<Guarantee>) -> Vec<Guarantee> {
+    for less in guarantees(found) {
+        match native.iter_mut().find(|guarantee| guarantee.name == less.name) {
+            // What the machine itself does not give, no engine does.
+            Some(Guarantee {
+                strength: Strength::Absent { .. },
+                ..
+            }) => {}
+            Some(guarantee) => *guarantee = less,
+            None => native.push(less),
+        }
+    }
+    native
+}
+
 /// What an engine's jobs need of the machine itself: the keeper must be root, and must be able to read and set their groups.
 ///
 /// # Errors
@@ -439,37 +455,28 @@ mod tests {
         assert!(judge(Docker, docker("28.0.1"), mapped, &permissive).unwrap().remapped);
     }
 
-    /// Both ways: each line of the document is said, and each of ours has its line.
     #[test]
-    fn the_document_says_what_engines_promise_less() {
-        let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
-        let document = std::fs::read_to_string(document).unwrap();
-        let table = document.split("|less than native |").nth(1).unwrap();
-        let lines: Vec<Vec<&str>> = table
-            .lines()
-            .skip(2)
-            .take_while(|line| line.starts_with('|'))
-            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
-            .collect();
-        let columns = [
-            found(EngineKind::Docker, false, EngineCgroups::Systemds),
-            found(EngineKind::Docker, true, EngineCgroups::Ours),
-            found(EngineKind::Podman, false, EngineCgroups::BelowOurs),
+    fn an_engine_promises_what_the_machine_does_but_for_what_it_says() {
+        let machine = [
+            ("no network", Strength::Enforced),
+            ("image read only, by digest", Strength::Enforced),
+            (
+                "an encrypted disk where a job asks for one",
+                Strength::Absent { why: "no ext4" },
+            ),
         ];
-        let mut names = std::collections::BTreeSet::new();
-        for (index, engine) in columns.iter().enumerate() {
-            let said = guarantees(engine);
-            for line in &lines {
-                let strength = said.iter().find(|guarantee| guarantee.name == line[0]);
-                let word = match strength.map(|guarantee| &guarantee.strength) {
-                    None | Some(Strength::Enforced) => "as native",
-                    Some(Strength::Weaker { .. }) => "weaker",
-                    Some(Strength::Absent { .. }) => "absent",
-                };
-                assert_eq!(line[index + 1], word, "{} in column {index}", line[0]);
-            }
-            names.extend(said.iter().map(|guarantee| guarantee.name));
-        }
-        assert_eq!(names.len(), lines.len());
+        let machine = machine.map(|(name, strength)| Guarantee { name, strength });
+        let said = promised(&found(EngineKind::Docker, true, EngineCgroups::Ours), machine.to_vec());
+        let strength = |name: &str| &said.iter().find(|guarantee| guarantee.name == name).unwrap().strength;
+        assert_eq!(strength("no network"), &Strength::Enforced);
+        assert!(matches!(
+            strength("image read only, by digest"),
+            Strength::Weaker { .. }
+        ));
+        assert_eq!(
+            strength("an encrypted disk where a job asks for one"),
+            &Strength::Absent { why: "no ext4" }
+        );
+        assert!(matches!(strength("no job outlives its grant"), Strength::Weaker { .. }));
     }
 }

@@ -2,7 +2,7 @@
 //! have the same rules for images. What an engine was given is its copy, kept for the next job under the same budget.
 
 use super::engine::{Counted, EngineError, EngineFound};
-use super::{INIT, OWN_FOLDER, labels};
+use super::{OWN_FOLDER, labels};
 use crate::ids::IdRange;
 use bollard::Docker;
 use bollard::query_parameters::{ImportImageOptions, ListImagesOptionsBuilder, RemoveImageOptions};
@@ -334,7 +334,7 @@ struct Layer {
 
 enum Content {
     Folder(PathBuf),
-    /// Ours: the first process, and the folders that an image could otherwise lead elsewhere.
+    /// Ours: the places of the first process and of its socket, and the folders that an image could otherwise lead elsewhere.
     Top,
 }
 
@@ -432,7 +432,7 @@ fn plain_header(name: &str, size: u64) -> io::Result<tar::Header> {
     Ok(header)
 }
 
-/// Folders and our first process, above everything that the image brings.
+/// Folders, and what is covered by our first process and its socket, above everything that the image brings.
 fn top(root: u32, into: impl Write) -> io::Result<()> {
     let owner = u64::from(root);
     let mut archive = tar::Builder::new(into);
@@ -460,8 +460,9 @@ fn top(root: u32, into: impl Write) -> io::Result<()> {
     ] {
         entry(name, tar::EntryType::Directory, mode, &[])?;
     }
-    entry(&format!("{OWN_FOLDER}/init"), tar::EntryType::Regular, 0o755, INIT)?;
-    entry(&format!("{OWN_FOLDER}/door"), tar::EntryType::Regular, 0o644, &[])?;
+    for (name, mode) in [("init", 0o755), ("door", 0o644)] {
+        entry(&format!("{OWN_FOLDER}/{name}"), tar::EntryType::Regular, mode, &[])?;
+    }
     archive.finish()
 }
 

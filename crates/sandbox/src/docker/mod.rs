@@ -37,8 +37,8 @@ pub mod labels {
     pub const IMAGE: &str = "sela.image";
 }
 
-/// Our folder in each image that an engine is given: the first process, and the place of its socket.
+/// Our folder in each image that an engine is given: the places of the first process and of its socket.
 const OWN_FOLDER: &str = ".sela";
 
-/// The first process of a container, as a program that runs on this machine in every image.
+/// The first process of a container, as a program that runs on this machine behind every image.
 const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sela-init"));

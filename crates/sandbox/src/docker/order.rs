@@ -2,10 +2,11 @@
 //! named, it has not. Words only: `clerk` says them.
 
 use super::labels;
-use super::{EngineCgroups, EngineKind, EnginePlan, OWN_FOLDER, seccomp};
+use super::{EngineCgroups, EngineKind, EnginePlan, INIT, OWN_FOLDER, seccomp};
 use crate::card::Placed;
 use crate::cgroup::JOBS;
 use crate::keeper::wire::{Fault, FaultCode, JobPlan};
+use crate::native::mounts::{COVERED_FILES, COVERED_FOLDERS};
 use crate::native::namespaces::HOST_NAME;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, DeviceMapping, HostConfig, HostConfigCgroupnsModeEnum,
@@ -25,8 +26,10 @@ const SECRETS_ROOM: u64 = 1 << 20;
 const PROFILE: &str = "seccomp.json";
 /// Name of the file with the names of machines in the scratch folder.
 const HOSTS: &str = "hosts";
+/// Name of the first process's program in the scratch folder.
+const FIRST: &str = "init";
 /// What the orders leave in the scratch folder.
-pub(crate) const LEFT: [&str; 2] = [PROFILE, HOSTS];
+pub(crate) const LEFT: [&str; 3] = [PROFILE, HOSTS, FIRST];
 /// Processes of one user that an engine may ask the kernel for. The job's own limit is its cgroup's.
 const MOST_PROCESSES: u64 = 1 << 14;
 
@@ -105,7 +108,8 @@ fn host_config(plan: &JobPlan, engine: &EnginePlan, with_secrets: bool) -> Resul
         privileged: Some(false),
         readonly_rootfs: Some(true),
         cap_drop: Some(vec!["ALL".to_owned()]),
-        security_opt: Some(vec!["no-new-privileges".to_owned(), list(plan, engine)?]),
+        security_opt: Some(security_options(plan, engine)?),
+        masked_paths: Some(covered()),
         // The job's output goes to the keeper by a pipe: no copy of it lies on the owner's disk.
         log_config: Some(HostConfigLogConfig {
             typ: Some("none".to_owned()),
@@ -152,19 +156,35 @@ fn slice(agent: &str) -> String {
     format!("{JOBS}-{}.slice", agent.replace('-', "_"))
 }
 
+/// What tells about the machine: covered as the native backend covers it. Of `/sys` that leaves nothing, the job's own groups
+/// included, and of terminals none.
+pub(super) fn covered() -> Vec<String> {
+    let of_processes = COVERED_FILES.iter().chain(&COVERED_FOLDERS);
+    let of_processes = of_processes.map(|name| format!("/proc/{name}"));
+    ["/sys", "/dev/pts"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(of_processes)
+        .collect()
+}
+
+/// Podman hears here what Docker has a word of its own for.
+fn security_options(plan: &JobPlan, engine: &EnginePlan) -> Result<Vec<String>, Fault> {
+    let mut options = vec!["no-new-privileges".to_owned(), list(plan, engine)?];
+    match engine.place.kind {
+        EngineKind::Docker => {}
+        EngineKind::Podman => options.push(format!("mask={}", covered().join(":"))),
+    }
+    Ok(options)
+}
+
 /// Docker takes the list itself, Podman the name of a file.
 fn list(plan: &JobPlan, engine: &EnginePlan) -> Result<String, Fault> {
     let profile = seccomp::profile().to_string();
     match engine.place.kind {
         EngineKind::Docker => Ok(format!("seccomp={profile}")),
         EngineKind::Podman => {
-            let file = plan.scratch.join(PROFILE);
-            fs::write(&file, profile).map_err(|error| {
-                Fault::new(
-                    FaultCode::Isolation,
-                    format!("could not write {}: {error}", file.display()),
-                )
-            })?;
+            let file = left(plan, PROFILE, profile.as_bytes(), 0o600)?;
             Ok(format!("seccomp={}", file.display()))
         }
     }
@@ -196,6 +216,7 @@ fn places(plan: &JobPlan, with_secrets: bool) -> HashMap<String, String> {
 fn card(plan: &JobPlan) -> Result<(Vec<DeviceMapping>, Vec<Mount>), Fault> {
     let mut mounts = vec![
         bind(&door(plan), &Path::new("/").join(OWN_FOLDER).join("door"), true),
+        bind(&first(plan)?, &Path::new("/").join(OWN_FOLDER).join("init"), true),
         bind(&hosts(plan)?, Path::new("/etc/hosts"), true),
     ];
     if let Some(inputs) = &plan.inputs {
@@ -228,10 +249,22 @@ fn card(plan: &JobPlan) -> Result<(Vec<DeviceMapping>, Vec<Mount>), Fault> {
 
 /// An engine would make one that can be written, on the owner's disk.
 fn hosts(plan: &JobPlan) -> Result<PathBuf, Fault> {
-    let file = plan.scratch.join(HOSTS);
+    let names = format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n");
+    left(plan, HOSTS, names.as_bytes(), 0o644)
+}
+
+/// The first process's program: the machine's root's, and by nobody in the container to be read. The kernel then takes such a
+/// process for the machine's own, even in a user namespace of the job's: what it has open is not for the job to see.
+fn first(plan: &JobPlan) -> Result<PathBuf, Fault> {
+    left(plan, FIRST, INIT, 0o711)
+}
+
+/// Writes a file of the scratch folder.
+fn left(plan: &JobPlan, name: &str, content: &[u8], mode: u32) -> Result<PathBuf, Fault> {
+    let file = plan.scratch.join(name);
     let write = || {
-        fs::write(&file, format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost\n"))?;
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o644))
+        fs::write(&file, content)?;
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode))
     };
     write().map_err(|error: std::io::Error| {
         Fault::new(

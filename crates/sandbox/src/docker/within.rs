@@ -304,18 +304,36 @@ pub(super) fn read_back(pid: u32, plan: &JobPlan, engine: &EnginePlan) -> Result
     {
         return differs("the container has a network besides loopback".to_owned());
     }
-    let root = read("mountinfo")?;
-    let read_only = root.lines().any(|line| {
-        let fields: Vec<&str> = line.split(' ').collect();
-        fields.get(4) == Some(&"/")
-            && fields
-                .get(5)
-                .is_some_and(|options| options.split(',').any(|one| one == "ro"))
-    });
-    if !read_only {
-        return differs("the container's root can be written".to_owned());
+    match unfit(&read("mountinfo")?, &super::order::covered(), |path| {
+        Path::new(path).exists()
+    }) {
+        Some(what) => differs(what),
+        None => Ok(ids),
     }
-    Ok(ids)
+}
+
+/// What is wrong with a container's table of mounts: a root that can be written, or something of the machine's that lies open.
+/// What the machine does not have needs no cover.
+fn unfit(table: &str, covered: &[String], has: impl Fn(&str) -> bool) -> Option<String> {
+    // Each mount's place, options and, behind a dash, kind (proc_pid_mountinfo(5)).
+    let mounts: Vec<(&str, &str, &str)> = table
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(4);
+            let (place, options) = (fields.next()?, fields.next()?);
+            Some((place, options, fields.skip_while(|field| *field != "-").nth(1)?))
+        })
+        .collect();
+    // The last one is on top.
+    let at = |wanted: &str| mounts.iter().rev().find(|(place, ..)| *place == wanted);
+    if !at("/").is_some_and(|(_, options, _)| options.split(',').any(|one| one == "ro")) {
+        return Some("the container's root can be written".to_owned());
+    }
+    let open = covered.iter().find(|path| {
+        let is_covered = at(path).is_some_and(|(_, _, kind)| !matches!(*kind, "sysfs" | "proc" | "devpts"));
+        !is_covered && has(path)
+    });
+    open.map(|path| format!("the engine was asked to cover {path}, which lies open"))
 }
 
 const NO_CAPABILITIES: &str = "0000000000000000";
@@ -364,6 +382,35 @@ fn become_for_files(user: u32, group: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_root_that_can_be_written_and_what_lies_open_is_found_in_the_table_of_mounts() {
+        let covered = ["/sys", "/proc/keys"].map(str::to_owned);
+        let root = "1 0 0:1 / / ro,relatime - overlay overlay rw\n";
+        let sys = "2 1 0:2 / /sys ro,nosuid - sysfs sysfs rw\n";
+        let over_sys = "3 2 0:3 / /sys ro shared:1 - tmpfs tmpfs rw\n";
+        let over_keys = "4 1 0:4 /null /proc/keys rw - tmpfs tmpfs rw\n";
+        for (table, word) in [
+            ([root, sys, over_sys, over_keys].concat(), None),
+            (
+                [&root.replace("ro,", "rw,"), over_sys, over_keys].concat(),
+                Some("root"),
+            ),
+            ([root, sys, over_keys].concat(), Some("/sys")),
+            ([root, over_keys].concat(), Some("/sys")),
+            ([root, over_sys].concat(), Some("/proc/keys")),
+            (String::new(), Some("root")),
+        ] {
+            let found = unfit(&table, &covered, |_| true);
+            assert_eq!(found.is_some(), word.is_some(), "{table}");
+            assert!(word.is_none_or(|word| found.is_some_and(|found| found.contains(word))));
+        }
+        assert_eq!(
+            unfit(root, &covered, |_| false),
+            None,
+            "what is not there lies not open"
+        );
+    }
 
     #[test]
     fn only_a_map_to_subordinate_ids_is_taken() {

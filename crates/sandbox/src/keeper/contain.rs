@@ -12,7 +12,7 @@ use crate::cgroup::Cgroup;
 use crate::docker::{self, Container, EngineCgroups, EnginePlan, Step, Unpacking};
 use crate::error::OrFault as _;
 use crate::first_process::FirstProcess as _;
-use crate::native::{Folders, InitSays};
+use crate::native::{Folders, InitSays, last_at_the_disk};
 use rustix::event::PollFlags;
 use sela_protocol::confidential::Confidential;
 use sela_protocol::units::BootUs;
@@ -32,6 +32,7 @@ pub(super) fn contain<'a>(
         ),
         EngineCgroups::BelowOurs | EngineCgroups::Systemds => None,
     };
+    hurry(cgroup.as_ref());
     // SAFETY: `run` has seen that this process has one thread, and nothing here starts another.
     let container = unsafe { Container::ask_for(plan, engine, &mut confidential) };
     let mut container = match container {
@@ -61,6 +62,13 @@ pub(super) fn contain<'a>(
     }
 }
 
+/// An engine's own programs build the walls from inside the job's groups, where a busy machine would have them wait for minutes.
+fn hurry(cgroup: Option<&Cgroup>) {
+    if let Some(cgroup) = cgroup {
+        cgroup.set_hurry(true);
+    }
+}
+
 /// Step by step, from the order to the program.
 fn lead(
     desk: &mut Desk,
@@ -86,12 +94,14 @@ fn lead(
                     let found = (container.pid(), container.id());
                     let adopted = Cgroup::adopt(place.layout, &place.root, found, &plan.limits);
                     *cgroup = Some(adopted.map_err(|error| Fault::new(FaultCode::Cgroup, error.to_string()))?);
+                    hurry(cgroup.as_ref());
                 }
             }
             (Step::Called, None) => {}
             (Step::Said(InitSays::Ready), None) => {
                 let Some(cgroup) = &*cgroup else { continue };
                 let folders = furnish(desk, plan, engine, container, cgroup, confidential, patience)?;
+                cgroup.set_hurry(false);
                 cgroup
                     .verify()
                     .map_err(|differs| Fault::new(FaultCode::LimitDiffers, differs.to_string()))?;
@@ -154,6 +164,8 @@ fn furnish(
     patience: BootUs,
 ) -> Result<Folders, Fault> {
     let ids = container.read_back(plan, engine)?;
+    // Its own list of system calls keeps the first process from doing so itself; what it starts inherits this.
+    last_at_the_disk(container.pid())?;
     // SAFETY: `run` has seen that this process has one thread, and nothing here starts another.
     let folders = unsafe { container.folders(plan, engine, ids, &confidential.secrets) }?;
     confidential.secrets.clear();
@@ -200,6 +212,8 @@ fn undo(desk: &mut Desk, plan: &JobPlan, cgroup: Option<&Cgroup>, container: Opt
         take_down(desk, container);
     }
     if let Some(cgroup) = cgroup {
+        // The groups above are other jobs', too.
+        cgroup.set_hurry(false);
         remove_cgroups(desk, cgroup);
     }
     clear_away(desk, plan);

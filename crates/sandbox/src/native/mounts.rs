@@ -25,7 +25,7 @@ const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 const MOST_INODES: u32 = 1 << 18;
 
 /// Files of /proc that tell about the machine or act on it (the list of other runtimes): covered by /dev/null.
-const COVERED_FILES: [&str; 8] = [
+pub(crate) const COVERED_FILES: [&str; 8] = [
     "kcore",
     "keys",
     "latency_stats",
@@ -36,7 +36,7 @@ const COVERED_FILES: [&str; 8] = [
     "sysrq-trigger",
 ];
 /// Folders of /proc of the same kind: covered by an empty folder.
-const COVERED_FOLDERS: [&str; 3] = ["acpi", "asound", "scsi"];
+pub(crate) const COVERED_FOLDERS: [&str; 3] = ["acpi", "asound", "scsi"];
 /// Folders of /proc that may be read but not written.
 const READ_ONLY: [&str; 4] = ["bus", "fs", "irq", "sys"];
 

@@ -5,14 +5,13 @@ use sela_protocol::blob::BlobId;
 use sela_protocol::units::Bytes;
 use sela_sandbox::docker::image::{EngineImageSettings, EngineImages, GivenImage};
 use sela_sandbox::docker::{EngineCgroups, EngineKind, EnginePlace, EnginePlan, look};
+use sela_sandbox::ids::ROOTFUL_RANGE;
 use sela_sandbox::keeper::wire::JobPlan;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-use super::IDS;
 
 /// Names the engine that a test program's jobs run in; without it they run natively.
 pub(crate) const ENGINE: &str = "SELA_TEST_ENGINE";
@@ -101,8 +100,13 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.process);
-        // Asked, not killed: it unmounts and ends what it started.
+        // Asked first: it unmounts and ends what it started.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let patience = Instant::now() + Duration::from_secs(30);
+        while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(self.process.kill());
         drop(self.process.wait());
         for mount in mounts_below(self.folder.path()) {
             let _ = rustix::mount::unmount(mount, rustix::mount::UnmountFlags::DETACH);
@@ -151,7 +155,7 @@ pub(crate) async fn images_within(place: &EnginePlace, budget: Bytes) -> EngineI
         notes: place.socket.with_file_name("notes"),
         budget,
         free_floor: Bytes(0),
-        owners: IDS,
+        owners: ROOTFUL_RANGE,
     };
     EngineImages::open(look(place).await.unwrap(), settings).unwrap()
 }
@@ -209,12 +213,21 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
+/// Whether the engines can stack an image's layers in a folder: on a file system that is stacked itself the kernel lets nobody. They
+/// copy them there.
+fn stacks(folder: &Path) -> bool {
+    const OVERLAY: i64 = 0x794c_7630;
+    let kinds = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let kind = rustix::fs::statfs(folder).unwrap().f_type;
+    kinds.contains("\toverlay\n") && i64::from(kind) != OVERLAY
+}
+
 /// Works without a bridge, without iptables and on any file system. It maps ids, as an owner's can be told to: the files that
 /// say to which are the machine's own for everybody but it.
 fn docker(program: &Path, folder: &Path) -> Command {
     let settings = serde_json::json!({
         "bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false,
-        "storage-driver": "vfs",
+        "storage-driver": if stacks(folder) { "overlay2" } else { "vfs" },
         "exec-opts": ["native.cgroupdriver=cgroupfs"],
         "userns-remap": REMAPPED,
         "data-root": folder.join("data"),
@@ -224,7 +237,7 @@ fn docker(program: &Path, folder: &Path) -> Command {
     });
     let file = folder.join("daemon.json");
     fs::write(&file, settings.to_string()).unwrap();
-    let range = format!("{REMAPPED}:{}:{}\n", IDS.first, IDS.count);
+    let range = format!("{REMAPPED}:{}:{}\n", ROOTFUL_RANGE.first, ROOTFUL_RANGE.count);
     let mut script = String::new();
     for name in ["subuid", "subgid", "passwd", "group"] {
         let machines = Path::new("/etc").join(name);
@@ -251,12 +264,16 @@ fn podman(program: &Path, folder: &Path, socket: &Path) -> Command {
     }
     command.args([
         "--storage-driver",
-        "vfs",
+        if stacks(folder) { "overlay" } else { "vfs" },
         "--cgroup-manager",
         "cgroupfs",
         "--events-backend",
         "none",
     ]);
+    if !Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        // The one that it prefers does not work where the versions of cgroups are mixed.
+        command.args(["--runtime", "runc"]);
+    }
     command.args(["system", "service", "--time", "0"]);
     command.arg(format!("unix://{}", socket.display()));
     command

@@ -173,6 +173,66 @@ pub(crate) async fn without_keeper(ground: &Ground) -> Pair {
     Pair::new(found_and_ended(&as_words(&sleep)), behind)
 }
 
+/// What a plain program is granted: nothing, and it runs on.
+fn ungranted(script: &str) -> Outcome {
+    let mut plain = Plain::shell(script);
+    plain.line();
+    if plain.is_alive() {
+        Ok("it needs nobody's word".to_owned())
+    } else {
+        Err(Held::nothing("it ended"))
+    }
+}
+
+/// The agent is there, and says nothing any more; the job does not care to be told to end.
+pub(crate) async fn ungranted_job(ground: &Ground) -> Pair {
+    let script = "trap '' TERM; echo up; while true; do sleep 0.05; done";
+    let mut job = ground.start(&ground.script(script));
+    let (_, cgroup) = job.until_started().await;
+    job.until_says("up").await;
+    job.fall_silent();
+    let outcome = job.finish().await;
+    let behind = if outcome.stop().cause == EndCause::GrantExpired && !cgroup.exists() {
+        Err(Held::contained("it was ended when nobody granted it more"))
+    } else {
+        Ok(format!("{:?}", outcome.stop()))
+    };
+    Pair::new(ungranted(script), behind)
+}
+
+/// All that guard a job die at once, while it stands frozen and can do nothing about it.
+pub(crate) async fn frozen_alone(ground: &Ground) -> Pair {
+    let script = "echo up; while true; do sleep 0.05; done";
+    let plan = ground.script(script);
+    let mut job = ground.start(&plan);
+    let (init, _) = job.until_started().await;
+    job.until_says("up").await;
+    job.order(Order::Freeze {
+        cause: EndCause::OwnerInput,
+    });
+    job.until(|report| matches!(report, Report::Frozen { .. })).await;
+    let keeper = job.keeper;
+    // What a keeper has for children: a native job's init, which is the job; or whoever speaks to the engine for it.
+    let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
+    let clerks = children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap());
+    for pid in clerks.filter(|pid| *pid != init).chain([keeper]) {
+        send(pid, Signal::KILL);
+    }
+    drop(job.finish().await);
+    let behind = if soon(|| !runs(init)).await {
+        Err(Held::contained("it died with them"))
+    } else {
+        Ok("it stands where it stood".to_owned())
+    };
+    // As the agent does when it starts anew.
+    if let Some(place) = ground.here.place() {
+        sela_sandbox::docker::sweep_lease(place, plan.lease).await.unwrap();
+    }
+    sela_sandbox::sweep::sweep_lease(&plan.cgroups, plan.lease).unwrap();
+    assert!(!runs(init), "the sweep left it");
+    Pair::new(ungranted(script), behind)
+}
+
 pub(crate) async fn billed(ground: &Ground) -> Pair {
     let plan = ground.script("echo up; while true; do :; done");
     let mut job = ground.start(&plan);

@@ -1,10 +1,11 @@
 //! The ground that attacks take place on: a small image, an owner with secrets and services, a house with a network, another tenant,
 //! one who was here before, and two simulated cards. All of it lies in one folder that is gone with it.
 
-use crate::backend::layout;
+use crate::backend::{Here, layout};
 use crate::control::{self, Plain, private};
 use crate::images::make_image;
 use crate::job::Job;
+use crate::proxied::Served;
 use crate::tally::Tally;
 use sela_attacks::arena::{ARENA_VARIABLE, Arena, OwnerSockets, Side};
 use sela_attacks::catalogue::{self, Attack, Probe};
@@ -35,6 +36,7 @@ const CARD_INSIDE: &str = "/dev/sela-sim0";
 pub(crate) const WRITABLE: [&str; 4] = ["/tmp", "/out", "/checkpoint", "/dev/shm"];
 
 pub(crate) struct Ground {
+    pub(crate) here: Here,
     whole: tempfile::TempDir,
     pub(crate) image: PathBuf,
     /// A word that is nowhere else on this machine.
@@ -57,7 +59,7 @@ struct Other {
 }
 
 impl Ground {
-    pub(crate) async fn new() -> Self {
+    pub(crate) async fn new(here: Here) -> Self {
         let whole = tempfile::Builder::new().prefix("sela-attack-").tempdir().unwrap();
         let word = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
         let word = format!("sela{}", word.trim().replace('-', ""));
@@ -90,6 +92,7 @@ impl Ground {
             fs::set_permissions(at(card), fs::Permissions::from_mode(0o666)).unwrap();
         }
         let mut ground = Self {
+            here,
             image,
             word,
             secret_file,
@@ -210,7 +213,12 @@ impl Ground {
     }
 
     pub(crate) fn start(&self, plan: &JobPlan) -> Job {
-        Job::start(plan, &confidential())
+        self.start_with(plan, &confidential(), None)
+    }
+
+    /// The same with secrets, or with the proxy that its plan asks for.
+    pub(crate) fn start_with(&self, plan: &JobPlan, confidential: &Confidential, served: Option<Served>) -> Job {
+        Job::start(plan, confidential, self.here.images(), served)
     }
 
     /// All attacks that a job carries out by itself: in one job as its image's root, in one as a plain user.
@@ -248,8 +256,7 @@ impl Ground {
                 outside: self.card(0),
                 inside: PathBuf::from(CARD_INSIDE),
             }],
-            files: Vec::new(),
-            env: BTreeMap::new(),
+            ..CardAccess::default()
         });
         let outcome = self.start(&plan).finish().await;
         let said = control::said(&outcome.out);

@@ -33,8 +33,14 @@ pub(crate) fn make_image(image: &Path) {
     fs::write(image.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n").unwrap();
     fs::write(image.join(SHARED_FILE), SHARED_TEXT).unwrap();
     let probe = program("sela-probe");
-    for name in ["bin/sela-probe", SETUID_PROGRAM, CAPABLE_PROGRAM] {
-        fs::copy(&probe, image.join(name)).unwrap();
+    // Without what only debuggers read, where that can be had: an engine is given all of it.
+    let small = image.join("bin/sela-probe");
+    let stripped = Command::new("strip").arg("-o").arg(&small).arg(&probe).status();
+    if !stripped.is_ok_and(|status| status.success()) {
+        fs::copy(&probe, &small).unwrap();
+    }
+    for name in [SETUID_PROGRAM, CAPABLE_PROGRAM] {
+        fs::copy(&small, image.join(name)).unwrap();
     }
     for library in libraries(&probe) {
         let target = image.join(library.strip_prefix("/").unwrap());
@@ -184,12 +190,11 @@ pub(crate) async fn linked_target(ground: &Ground) -> Pair {
     ));
     plan.layers.push(hostile.clone());
     plan.card = Some(CardAccess {
-        devices: Vec::new(),
         files: vec![Placed {
             outside: library.clone(),
             inside: PathBuf::from(INSIDE),
         }],
-        env: BTreeMap::new(),
+        ..CardAccess::default()
     });
     let outcome = ground.start(&plan).finish().await;
     let owners = fs::read_to_string(folder.join("libcuda.so.1")).unwrap();

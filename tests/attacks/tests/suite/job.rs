@@ -1,12 +1,16 @@
 //! A job under a real keeper, with an agent's part played here: it grants every second and notes every report.
 
 use crate::proxied::Served;
+use sela_protocol::blob::BlobId;
 use sela_protocol::confidential::Confidential;
 use sela_protocol::lease::EndCause;
+use sela_sandbox::docker::image::{EngineImages, GivenImage};
 use sela_sandbox::keeper::handle::spawn;
 use sela_sandbox::keeper::wire::{Archive, Collected, JobPlan, LogStream, Order, Report, Stop};
 use sela_sandbox::network::Gateway;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -24,30 +28,38 @@ pub(crate) struct Job {
     reports: UnboundedReceiver<Report>,
     pub(crate) seen: Vec<Report>,
     pub(crate) keeper: u32,
+    silent: Arc<AtomicBool>,
     agent: JoinHandle<()>,
 }
 
 impl Job {
-    pub(crate) fn start(plan: &JobPlan, confidential: &Confidential) -> Self {
-        Self::start_served(plan, confidential, None)
-    }
-
-    /// With the proxy that its plan asks for.
-    pub(crate) fn start_served(plan: &JobPlan, confidential: &Confidential, served: Option<Served>) -> Self {
+    /// In the engine of these images, or natively; with the proxy that its plan asks for.
+    pub(crate) fn start(
+        plan: &JobPlan,
+        confidential: &Confidential,
+        images: Option<&EngineImages>,
+        served: Option<Served>,
+    ) -> Self {
         let (orders, mut given) = unbounded_channel();
         let (noted, reports) = unbounded_channel();
         let (named, names) = std::sync::mpsc::channel();
-        orders
-            .send(Order::Start {
-                plan: Box::new(plan.clone()),
-                confidential: Box::new(confidential.clone()),
-            })
-            .unwrap();
+        let (mut plan, confidential, images) = (plan.clone(), confidential.clone(), images.cloned());
+        let silent = Arc::new(AtomicBool::new(false));
+        let says_nothing = silent.clone();
         // An agent of its own: attacks wait for processes and files meanwhile, and a grant must not.
         let agent = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
+                let _image = match &images {
+                    Some(images) => Some(give_image(images, &mut plan).await),
+                    None => None,
+                };
                 let (mut to_keeper, mut from_keeper) = spawn(&program("examples/attacked-keeper")).unwrap();
+                let start = Order::Start {
+                    plan: Box::new(plan),
+                    confidential: Box::new(confidential),
+                };
+                to_keeper.send(&start).await.unwrap();
                 named.send(from_keeper.keeper_pid().unwrap()).unwrap();
                 let door = to_keeper.door();
                 let proxy = tokio::spawn(async move {
@@ -66,7 +78,9 @@ impl Job {
                             Some(order) => drop(to_keeper.send(&order).await),
                             None => break,
                         },
-                        _ = grants.tick() => drop(to_keeper.send(&Order::Grant).await),
+                        _ = grants.tick() => if !says_nothing.load(Ordering::Relaxed) {
+                            drop(to_keeper.send(&Order::Grant).await);
+                        },
                         report = from_keeper.next() => match report.unwrap() {
                             Some(report) => drop(noted.send(report)),
                             None => break,
@@ -87,6 +101,7 @@ impl Job {
             reports,
             seen: Vec::new(),
             keeper: names.recv().unwrap(),
+            silent,
             agent,
         }
     }
@@ -99,6 +114,11 @@ impl Job {
         self.order(Order::End {
             cause: EndCause::OwnerCommand,
         });
+    }
+
+    /// As an agent that hangs does: it is there, and grants nothing more.
+    pub(crate) fn fall_silent(&self) {
+        self.silent.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn hang_up(&mut self) {
@@ -124,11 +144,19 @@ impl Job {
 
     /// The job's init and its cgroup.
     pub(crate) async fn until_started(&mut self) -> (u32, PathBuf) {
+        self.until_started_or_refused()
+            .await
+            .unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// The same, or why it was not started.
+    pub(crate) async fn until_started_or_refused(&mut self) -> Result<(u32, PathBuf), String> {
         match self
             .until(|report| matches!(report, Report::Started { .. } | Report::Failed { .. }))
             .await
         {
-            Report::Started { init_pid, cgroup, .. } => (init_pid, cgroup),
+            Report::Started { init_pid, cgroup, .. } => Ok((init_pid, cgroup)),
+            Report::Failed { fault } => Err(fault.message),
             other => panic!("{other:?}"),
         }
     }
@@ -213,6 +241,17 @@ impl Outcome {
             Collected::Nothing | Collected::Refused { .. } => None,
         }
     }
+}
+
+/// What an agent does before it starts a keeper: the engine is given the layers. Here each folder of layers is one image: what is in
+/// it does not change while jobs are started from it.
+async fn give_image(images: &EngineImages, plan: &mut JobPlan) -> GivenImage {
+    let layers = std::mem::take(&mut plan.layers);
+    let names: Vec<String> = layers.iter().map(|layer| layer.display().to_string()).collect();
+    let image = images.load(BlobId::of(names.join(":").as_bytes()), &layers).await;
+    let image = image.unwrap();
+    plan.engine = Some(images.engine().plan(image.id().to_owned()));
+    image
 }
 
 /// Processes in a cgroup.

@@ -13,6 +13,12 @@ mod backend;
 mod bombs;
 mod control;
 mod ending;
+#[allow(
+    dead_code,
+    reason = "shared with the tests of the sandbox, of which each uses its own part"
+)]
+#[path = "../../../../crates/sandbox/tests/support/engines.rs"]
+mod engines;
 mod ground;
 mod images;
 mod job;
@@ -24,21 +30,14 @@ mod tally;
 
 use backend::Backend;
 use ground::Ground;
+use sela_sandbox::docker::EngineKind;
 use std::sync::Arc;
 
 /// One test a backend: what it needs is much, and what it makes is used by most attacks.
 async fn attack(backend: Backend) {
-    if let Some(why) = backend.missing() {
-        println!("{}: skipped: {why}", backend.name());
-        assert!(
-            std::env::var("CI").is_err(),
-            "{} is to be tried here and cannot: {why}",
-            backend.name()
-        );
-        return;
-    }
-    let ground = Arc::new(Ground::new().await);
-    let mut tally = tally::Tally::new(backend);
+    let Some(here) = backend.here().await else { return };
+    let mut tally = tally::Tally::new(here.name, here.promises.clone());
+    let ground = Arc::new(Ground::new(here).await);
     ground.attack_from_inside(&mut tally).await;
     outside::attack(&ground, &mut tally).await;
     Arc::into_inner(ground).unwrap().leave().await;
@@ -50,4 +49,14 @@ async fn attack(backend: Backend) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_of_the_native_backend_are_held_as_it_promises() {
     attack(Backend::Native).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_in_docker_are_held_as_it_promises() {
+    attack(Backend::Engine(EngineKind::Docker)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_in_podman_are_held_as_it_promises() {
+    attack(Backend::Engine(EngineKind::Podman)).await;
 }

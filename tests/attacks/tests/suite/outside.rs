@@ -6,12 +6,13 @@ use crate::ground::{Ground, IDS};
 use crate::tally::Tally;
 use crate::{bombs, ending, images, proxied, remains, results};
 use sela_attacks::arena::GREETING;
-use sela_attacks::catalogue::{self, Attack};
+use sela_attacks::catalogue::{self, Attack, Probe};
 use sela_attacks::verdict::{Held, Outcome, Seen};
 use std::fs;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
+use tokio::task::JoinHandle;
 
 /// How it went without walls, and behind them.
 pub(crate) struct Pair {
@@ -28,20 +29,38 @@ impl Pair {
     }
 }
 
+/// These two wait for what others do not do any more, and disturb nobody meanwhile: they go on beside the rest.
+const PATIENT: [&str; 2] = [
+    "a job runs on when nobody grants it any more time",
+    "a frozen job stays when all that guard it are killed",
+];
+
 pub(crate) async fn attack(ground: &Arc<Ground>, tally: &mut Tally) {
-    for probe in catalogue::all() {
-        if !matches!(probe.attack, Attack::Outside) {
-            continue;
-        }
+    let (patient, others): (Vec<Probe>, Vec<Probe>) = catalogue::all()
+        .into_iter()
+        .filter(|probe| matches!(probe.attack, Attack::Outside))
+        .partition(|probe| PATIENT.contains(&probe.name));
+    let begin = |probe: Probe| {
         let on = ground.clone();
-        // One that breaks must not hide the others.
-        let pair = tokio::spawn(async move { carry_out(&on, probe.name).await }).await;
-        let pair = pair.unwrap_or_else(|error| {
-            let broke = || Err(Held::nothing(format!("the attack broke: {error}")));
-            Pair::new(broke(), broke())
-        });
-        tally.add(probe, pair.control, pair.job);
+        (probe, tokio::spawn(async move { carry_out(&on, probe.name).await }))
+    };
+    let patient: Vec<_> = patient.into_iter().map(begin).collect();
+    for probe in others {
+        let (probe, going_on) = begin(probe);
+        note(tally, probe, going_on).await;
     }
+    for (probe, going_on) in patient {
+        note(tally, probe, going_on).await;
+    }
+}
+
+async fn note(tally: &mut Tally, probe: Probe, going_on: JoinHandle<Pair>) {
+    // One that breaks must not hide the others.
+    let pair = going_on.await.unwrap_or_else(|error| {
+        let broke = || Err(Held::nothing(format!("the attack broke: {error}")));
+        Pair::new(broke(), broke())
+    });
+    tally.add(probe, pair.control, pair.job);
 }
 
 async fn carry_out(ground: &Ground, name: &str) -> Pair {
@@ -67,6 +86,8 @@ async fn carry_out(ground: &Ground, name: &str) -> Pair {
         "a job outruns its freeze by a child in a session of its own" => ending::outrun(ground).await,
         "a job closes its standard streams and runs on unseen" => ending::unseen(ground).await,
         "a job runs on when its keeper is killed" => ending::without_keeper(ground).await,
+        "a job runs on when nobody grants it any more time" => ending::ungranted_job(ground).await,
+        "a frozen job stays when all that guard it are killed" => ending::frozen_alone(ground).await,
         "a job is billed for the time in which it stood still" => ending::billed(ground).await,
         "a job changes what the next job of the same image gets" => images::poisoned(ground).await,
         "an image starts in a folder behind a descriptor of the keeper's" => images::leaked_descriptor(ground).await,
@@ -78,6 +99,7 @@ async fn carry_out(ground: &Ground, name: &str) -> Pair {
         }
         "a job sends what it knows out in names that its proxy is to resolve" => proxied::names(ground).await,
         "a job's scratch can be read on the owner's disk" => remains::scratch(ground).await,
+        "a job that asks for an encrypted disk is left without one" => remains::disk(ground).await,
         "a job is reached from the machine's own network" => reached(ground).await,
         "a job leaves a marker anywhere on the machine" => remains::marker(ground).await,
         name => panic!("nobody here knows how to try \"{name}\""),

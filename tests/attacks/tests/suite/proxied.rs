@@ -1,7 +1,6 @@
 //! A job that may reach named hosts, and tries its proxy for more: the owner's machine, the owner's house, and names as a way out.
 
 use crate::ground::{Ground, confidential};
-use crate::job::Job;
 use crate::outside::Pair;
 use sela_attacks::arena::GREETING;
 use sela_attacks::verdict::{Held, Outcome};
@@ -85,7 +84,7 @@ async fn ask(ground: &Ground, host: &str, answers: Vec<Vec<IpAddr>>, wanted: &[&
         }),
         uplink: uplink.clone(),
     };
-    let outcome = Job::start_served(&plan, &confidential(), Some(served)).finish().await;
+    let outcome = ground.start_with(&plan, &confidential(), Some(served)).finish().await;
     let asked = uplink.asked.lock().unwrap().clone();
     (outcome.out, asked)
 }

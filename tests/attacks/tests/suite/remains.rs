@@ -3,12 +3,10 @@
 
 use crate::control::Plain;
 use crate::ground::{Ground, WRITABLE, confidential, remove_shared_memory};
-use crate::job::Job;
 use crate::outside::Pair;
 use sela_attacks::verdict::{Held, Outcome};
 use sela_protocol::confidential::{SecretName, SecretValue};
 use sela_protocol::units::Bytes;
-use sela_sandbox::probe::{Machine, ScratchKind, probe};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -154,28 +152,57 @@ fn remove_queue(marker: &str) {
 pub(crate) async fn scratch(ground: &Ground) -> Pair {
     let since = now();
     let marker = word(ground, "scratch");
-    let mut plan = ground.script(&format!(
-        "for place in /tmp /out /checkpoint; do echo {marker} > $place/{marker}; done; sync; echo up; sleep 60"
-    ));
-    // Where this machine can encrypt a disk, on one; else in memory.
-    if probe(&Machine::this(), true).scratch == ScratchKind::EncryptedDisk {
-        plan.limits.disk = Some(Bytes::from_mib(32));
-    }
-    let mut job = ground.start(&plan);
+    let mut job = ground.start(&ground.script(&write_everywhere(&marker)));
     job.until_says("up").await;
-    let mut behind = on_disk(&marker, ground, since);
-    for device in devices_of(&ground.at("")) {
-        if holds(&fs::read(&device).unwrap(), &marker) {
-            behind = Ok(format!("{} holds it", device.display()));
-        }
-    }
+    let behind = on_disk(&marker, ground, since);
     job.end();
     job.finish().await;
+    Pair::new(plain(ground, "plain-scratch", since), behind)
+}
 
-    let marker = word(ground, "plain-scratch");
-    fs::write(ground.fresh("plain-scratch").join("file"), &marker).unwrap();
-    let without = on_disk(&marker, ground, since);
-    Pair::new(without, behind)
+/// The same for a job that asks for a disk: then it lies on one, and is not there to be read. A job that is refused one, or that
+/// lives in memory all the same, is left without.
+pub(crate) async fn disk(ground: &Ground) -> Pair {
+    let since = now();
+    let marker = word(ground, "disk");
+    let mut plan = ground.script(&write_everywhere(&marker));
+    plan.limits.disk = Some(Bytes::from_mib(32));
+    let mut job = ground.start(&plan);
+    let behind = match job.until_started_or_refused().await {
+        Err(why) => Ok(format!("it was refused: {why}")),
+        Ok(_) => {
+            job.until_says("up").await;
+            let found = on_disk_and_its_devices(&marker, ground, since);
+            job.end();
+            found
+        }
+    };
+    job.finish().await;
+    Pair::new(plain(ground, "plain-disk", since), behind)
+}
+
+fn write_everywhere(marker: &str) -> String {
+    format!("for place in /tmp /out /checkpoint; do echo {marker} > $place/{marker}; done; sync; echo up; sleep 60")
+}
+
+/// What is written as it is can be read.
+fn plain(ground: &Ground, name: &str, since: i64) -> Outcome {
+    let marker = word(ground, name);
+    fs::write(ground.fresh(name).join("file"), &marker).unwrap();
+    on_disk(&marker, ground, since)
+}
+
+fn on_disk_and_its_devices(marker: &str, ground: &Ground, since: i64) -> Outcome {
+    let devices = devices_of(&ground.at(""));
+    if devices.is_empty() {
+        return Ok("it has no disk".to_owned());
+    }
+    for device in devices {
+        if holds(&fs::read(&device).unwrap(), marker) {
+            return Ok(format!("{} holds it", device.display()));
+        }
+    }
+    on_disk(marker, ground, since)
 }
 
 /// Loop devices whose file lies, or lay, in a folder.
@@ -200,7 +227,7 @@ pub(crate) async fn secrets(ground: &Ground) -> Pair {
         SecretValue::new(secret.clone()),
     );
     let plan = ground.script("wc -c < /run/secrets/TOKEN; echo up; sleep 60");
-    let mut job = Job::start(&plan, &confidential);
+    let mut job = ground.start_with(&plan, &confidential, None);
     job.until_says("up").await;
     let behind = on_disk(&secret, ground, since);
     job.hang_up();

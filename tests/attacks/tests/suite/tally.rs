@@ -1,7 +1,6 @@
 //! What the attacks came to: each probe's row, the counts, and what is wrong. The rule is here, and it holds both ways: what is promised
 //! as enforced must be tried and hold, and what is said to be absent must be seen to be.
 
-use crate::backend::Backend;
 use sela_attacks::catalogue::{self, Probe};
 use sela_attacks::verdict::Seen;
 use sela_sandbox::probe::{Guarantee, Strength};
@@ -25,16 +24,16 @@ impl Row {
 
 #[derive(Debug)]
 pub(crate) struct Tally {
-    backend: Backend,
+    backend: &'static str,
     promises: Vec<Guarantee>,
     rows: BTreeMap<&'static str, Row>,
 }
 
 impl Tally {
-    pub(crate) fn new(backend: Backend) -> Self {
+    pub(crate) fn new(backend: &'static str, promises: Vec<Guarantee>) -> Self {
         Self {
             backend,
-            promises: backend.promises(),
+            promises,
             rows: BTreeMap::new(),
         }
     }
@@ -46,7 +45,7 @@ impl Tally {
 
     fn strength(&self, promise: &str) -> &Strength {
         let found = self.promises.iter().find(|guarantee| guarantee.name == promise);
-        let found = found.unwrap_or_else(|| panic!("{} promises nothing called \"{promise}\"", self.backend.name()));
+        let found = found.unwrap_or_else(|| panic!("{} promises nothing called \"{promise}\"", self.backend));
         &found.strength
     }
 
@@ -118,7 +117,7 @@ impl fmt::Display for Tally {
         write!(
             out,
             "{}: {} probes, {} refused, {} contained, {} visible, {} with a control that is impossible here",
-            self.backend.name(),
+            self.backend,
             self.rows.len(),
             counted(|seen| matches!(seen, Seen::Refused { .. })),
             counted(|seen| matches!(seen, Seen::Contained { .. })),
