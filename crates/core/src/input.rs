@@ -7,7 +7,7 @@ use sela_protocol::blob::BlobId;
 use sela_protocol::card::{CardDescription, CardReading};
 use sela_protocol::id::{GpuUuid, LeaseId, NodeId};
 use sela_protocol::lease::{EndCause, FencingToken, Receipt};
-use sela_protocol::local::{Command, Earned, IsolationState, MarketLink, Pause};
+use sela_protocol::local::{CardWiped, Command, Earned, ImageTransfer, IsolationState, MarketLink, Pause};
 use sela_protocol::network::NetworkUse;
 use sela_protocol::node::{Award, Scratch};
 use sela_protocol::presence::Signals;
@@ -160,6 +160,10 @@ pub enum LeaseEvent {
     },
     /// What its job has used of the network so far.
     Network(NetworkUse),
+    /// How far the transfer of its image is: a few times a second at most.
+    Transfer(ImageTransfer),
+    /// The card's memory was wiped for its job.
+    CardWiped(CardWiped),
     /// A checkpoint is stored at the exchange.
     CheckpointStored {
         /// Where.

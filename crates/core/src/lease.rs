@@ -7,7 +7,7 @@ use crate::wake::Wake;
 use sela_protocol::blob::BlobId;
 use sela_protocol::id::{GpuUuid, NodeId};
 use sela_protocol::lease::{EndCause, LeasePhase, MeterNote};
-use sela_protocol::local::YieldMeasure;
+use sela_protocol::local::{CardWiped, ImageTransfer, YieldMeasure};
 use sela_protocol::network::NetworkUse;
 use sela_protocol::node::{Award, LEASE_TTL};
 use sela_protocol::units::{BootMs, Millis, Milliwatts, Now, UtcMs};
@@ -45,6 +45,10 @@ pub(crate) struct Lease {
     pub(crate) energy: Energy,
     /// What its job uses of the network, where it may use any.
     pub(crate) network: Option<NetworkUse>,
+    /// How far its image is, until everything is here.
+    pub(crate) transfer: Option<ImageTransfer>,
+    /// What was wiped of the card's memory for its job.
+    pub(crate) wiped: Option<CardWiped>,
     /// The exchange asked for the end.
     pub(crate) cancelled: Option<Stop>,
     yielding: Option<Yielding>,
@@ -141,6 +145,8 @@ impl Lease {
             checkpoint: None,
             energy: Energy::default(),
             network: None,
+            transfer: None,
+            wiped: None,
             cancelled: None,
             yielding: None,
         }

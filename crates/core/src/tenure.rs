@@ -42,6 +42,7 @@ impl State {
         let before = lease.phase_word();
         match event {
             LeaseEvent::Fetched => {
+                lease.transfer = None;
                 if lease.phase == Phase::Fetching {
                     lease.phase = Phase::Starting;
                     effects.push(Effect::Start { lease: id });
@@ -74,6 +75,14 @@ impl State {
             }
             LeaseEvent::Network(used) => {
                 lease.network = Some(used);
+                return;
+            }
+            LeaseEvent::Transfer(so_far) => {
+                lease.transfer = Some(so_far).filter(|_| lease.phase == Phase::Fetching);
+                return;
+            }
+            LeaseEvent::CardWiped(wiped) => {
+                lease.wiped = Some(wiped);
                 return;
             }
             LeaseEvent::CheckpointStored { blob, thawed_ms } => {

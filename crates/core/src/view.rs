@@ -66,6 +66,8 @@ impl Lease {
             thawed_ms: self.thawed,
             gross: self.award.price.due(self.thawed),
             network: self.network.clone(),
+            transfer: self.transfer,
+            wiped: self.wiped,
         }
     }
 }

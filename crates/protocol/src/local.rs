@@ -153,6 +153,38 @@ pub struct LeaseState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "bindings", ts(optional))]
     pub network: Option<NetworkUse>,
+    /// How far its image is, while that is being transferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "bindings", ts(optional))]
+    pub transfer: Option<ImageTransfer>,
+    /// What was wiped of the card's memory before its job was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "bindings", ts(optional))]
+    pub wiped: Option<CardWiped>,
+}
+
+/// How far the transfer of a job's image is. What was here already counts as transferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
+pub struct ImageTransfer {
+    /// Bytes that are here, packed.
+    pub done: Bytes,
+    /// Of how many; `None` where the source does not say.
+    pub total: Option<Bytes>,
+    /// Layers that lie unpacked and ready.
+    pub layers_done: u32,
+    /// Of how many; `None` before the image has said so.
+    pub layers: Option<u32>,
+}
+
+/// What was wiped of a card's memory before a job was started on it: all that no other program held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "bindings", derive(ts_rs::TS))]
+pub struct CardWiped {
+    /// How much.
+    pub wiped: Bytes,
+    /// How long it took.
+    pub took_ms: Millis,
 }
 
 /// How fast a card was given back. Spans are from the cause; `None` where that step did not happen or was not reached.
@@ -257,6 +289,14 @@ pub struct JobLine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "bindings", ts(optional))]
     pub network: Option<NetworkUse>,
+    /// How far its image is, while that is being transferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "bindings", ts(optional))]
+    pub transfer: Option<ImageTransfer>,
+    /// What was wiped of the card's memory before it was started, while it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "bindings", ts(optional))]
+    pub wiped: Option<CardWiped>,
 }
 
 /// What one card did over one span of time. An absent value was not reported in that span.

@@ -1,6 +1,7 @@
 //! What a job needs to reach its one card: device nodes, driver libraries, environment. The agent fills it from what the
 //! driver says (`cdi`); nothing here touches a card.
 
+use sela_protocol::id::GpuUuid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,4 +24,18 @@ pub struct CardAccess {
     pub files: Vec<Placed>,
     /// Added to the job's environment; the image's and the job's own values win, but for search paths, which are put first.
     pub env: BTreeMap<String, String>,
+    /// How the card's memory is wiped before the job starts; a job with `None` finds what others left, where the driver lets it.
+    #[serde(default)]
+    pub wipe: Option<CardWipe>,
+}
+
+/// How a card's memory is wiped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardWipe {
+    /// Which card.
+    pub card: GpuUuid,
+    /// The driver's library for computing: `libcuda.so` of the running driver, or the SIMULATED one; absolute.
+    pub library: PathBuf,
+    /// The folder that the SIMULATED driver lives in; `None` for a real one.
+    pub lab: Option<PathBuf>,
 }

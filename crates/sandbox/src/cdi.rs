@@ -27,6 +27,9 @@ const LIBRARIES: [(&str, Option<&str>, bool); 6] = [
     ("libnvidia-opencl.so", Some("1"), false),
 ];
 
+/// The first of them, by the name that programs load it by.
+const COMPUTE_LIBRARY: &str = "libcuda.so.1";
+
 /// Tools of the driver that a job may want to look at its card with.
 const TOOLS: [&str; 1] = ["nvidia-smi"];
 
@@ -99,6 +102,19 @@ pub fn nvidia(nodes: &[PathBuf], version: &str) -> Result<CardAccess, CdiError> 
     describe(devices, version, &folders, &tools)
 }
 
+/// The file of a described card's library for computing, of the running driver's version: what wipes its memory.
+pub fn compute_library(card: &CardAccess) -> Option<PathBuf> {
+    let inside = Path::new(LIBRARIES_INSIDE).join(COMPUTE_LIBRARY);
+    let found = card.files.iter().find(|file| file.inside == inside);
+    found.map(|file| file.outside.clone())
+}
+
+/// Whether a driver's library for computing is on this machine, of whatever version.
+pub fn can_compute() -> bool {
+    let folders = library_folders(&loader_list());
+    folders.iter().any(|folder| folder.join(COMPUTE_LIBRARY).exists())
+}
+
 /// The same as a CDI document, for a runtime that reads one.
 pub fn document(name: &str, card: &CardAccess) -> Value {
     let nodes: Vec<Value> = card
@@ -165,7 +181,12 @@ fn describe(
         ("LD_LIBRARY_PATH".to_owned(), LIBRARIES_INSIDE.to_owned()),
         ("PATH".to_owned(), TOOLS_INSIDE.to_owned()),
     ]);
-    Ok(CardAccess { devices, files, env })
+    Ok(CardAccess {
+        devices,
+        files,
+        env,
+        wipe: None,
+    })
 }
 
 /// Another version being there tells a half-finished update from a driver without its libraries.

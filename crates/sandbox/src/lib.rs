@@ -19,3 +19,4 @@ pub mod network;
 pub mod probe;
 mod scratch;
 pub mod sweep;
+mod wipe;

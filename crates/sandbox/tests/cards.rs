@@ -105,6 +105,7 @@ async fn the_drivers_files_are_there_read_only_and_first_in_the_search_paths() {
             ]
             .map(|(key, value)| (key.to_owned(), value.to_owned())),
         ),
+        wipe: None,
     });
     let outcome = run(&plan).await;
     let lines: Vec<&str> = outcome.out.lines().collect();

@@ -145,9 +145,10 @@ pub fn holders(node: &Path) -> io::Result<Vec<Holder>> {
 /// The stretches of a node's memory that nobody holds, this process included, in order.
 pub(crate) fn free_stretches(path: &Path) -> io::Result<Vec<Range<u64>>> {
     let node = look_at(path)?;
-    let total = node.metadata()?.len();
+    let memory = 0..node.metadata()?.len();
+    let total = memory.end;
     let mut held = Vec::new();
-    let mut unsearched = vec![0..total];
+    let mut unsearched = vec![memory];
     while let Some(within) = unsearched.pop() {
         let Some(found) = some_held(&node, &within)? else {
             continue;

@@ -138,6 +138,7 @@ async fn jobs(State(agent): State<Agent>, asked: Asked) -> Result<Json<Page<JobL
             line.phase = Some(lease.phase);
             line.thawed_ms = line.thawed_ms.max(lease.thawed_ms);
             line.network.clone_from(&lease.network);
+            (line.transfer, line.wiped) = (lease.transfer, lease.wiped);
         }
     }
     Ok(Json(page))

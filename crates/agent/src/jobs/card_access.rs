@@ -5,7 +5,7 @@ use super::Workshop;
 use sela_gpu::{GpuError, Nvml};
 use sela_protocol::id::GpuUuid;
 use sela_protocol::units::Bytes;
-use sela_sandbox::card::{CardAccess, Placed};
+use sela_sandbox::card::{CardAccess, CardWipe, Placed};
 use sela_sandbox::cdi::{self, CdiError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,10 +34,20 @@ pub(super) fn of(workshop: &Workshop, gpu: &GpuUuid, vram: Bytes) -> Result<Card
     let driver = Nvml::start(workshop.nvml_library.as_deref())?;
     let is_simulated = driver.cards()?.iter().any(|card| card.uuid == *gpu && card.simulated);
     let nodes = driver.device_nodes(gpu, workshop.simulation.as_deref())?;
-    if is_simulated {
-        return Ok(simulated_card(&nodes, vram));
-    }
-    Ok(cdi::nvidia(&nodes, driver.driver_version())?)
+    let (mut card, library) = if is_simulated {
+        // One library is all of the simulated driver.
+        (simulated_card(&nodes, vram), workshop.nvml_library.clone())
+    } else {
+        let card = cdi::nvidia(&nodes, driver.driver_version())?;
+        let library = cdi::compute_library(&card);
+        (card, library)
+    };
+    card.wipe = library.map(|library| CardWipe {
+        card: gpu.clone(),
+        library,
+        lab: workshop.simulation.clone().filter(|_| is_simulated),
+    });
+    Ok(card)
 }
 
 fn simulated_card(nodes: &[PathBuf], vram: Bytes) -> CardAccess {

@@ -5,13 +5,15 @@ use super::Workshop;
 use crate::market::{Blobs, TransferError};
 use sela_protocol::job::JobInput;
 use sela_protocol::lease::EndCause;
+use sela_protocol::local::ImageTransfer;
 use sela_protocol::node::Award;
 use sela_sandbox::docker::image::GivenImage;
 use sela_sandbox::image::{Blame, ImageError, ImageReference, LOGIN_SECRET, PreparedImage, Progress, RegistryLogin};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// How often an image is tried again when the way to it breaks, and after which pause.
 const TRIES: u32 = 5;
@@ -30,7 +32,7 @@ pub(super) struct Fetched {
     pub(super) checkpoint: Option<PathBuf>,
 }
 
-/// Fetches all of it into `folder`, which is made.
+/// Fetches all of it into `folder`, which is made. `told` hears how far the image is, each time that something came.
 ///
 /// # Errors
 /// On whose account the failure goes, with the reason.
@@ -39,9 +41,10 @@ pub(super) async fn fetch(
     award: &Award,
     blobs: &Blobs,
     folder: &Path,
+    told: &watch::Sender<Option<ImageTransfer>>,
 ) -> Result<Fetched, EndCause> {
     make_folder(folder, 0o700).await?;
-    let image = image(workshop, award, blobs).await?;
+    let image = image(workshop, award, blobs, told).await?;
     let given = match &workshop.engine {
         None => None,
         Some(engine) => {
@@ -72,13 +75,24 @@ pub(super) async fn fetch(
     })
 }
 
-async fn image(workshop: &Workshop, award: &Award, blobs: &Blobs) -> Result<PreparedImage, EndCause> {
+async fn image(
+    workshop: &Workshop,
+    award: &Award,
+    blobs: &Blobs,
+    told: &watch::Sender<Option<ImageTransfer>>,
+) -> Result<PreparedImage, EndCause> {
     let reference = ImageReference::try_from(&award.spec.image).map_err(|error| image_fault(&error))?;
     let login = login_of(award)?;
     let mut tries = 0;
     loop {
-        let told = TransferLog::default();
-        let report = move |progress| told.note(progress);
+        let teller = Mutex::new(Teller {
+            tell: told.clone(),
+            logged: 0,
+        });
+        let report = move |progress| {
+            let mut teller = teller.lock().unwrap_or_else(PoisonError::into_inner);
+            teller.note(progress);
+        };
         match workshop.cache.prepare(&reference, login.as_ref(), blobs, report).await {
             Ok(image) => return Ok(image),
             Err(error) if error.blame() == Blame::Network && tries < TRIES => {
@@ -101,24 +115,39 @@ fn login_of(award: &Award) -> Result<Option<RegistryLogin>, EndCause> {
     })
 }
 
-/// Tells the log how far a transfer is: at each tenth of it, or each quarter of a gigabyte where nobody knows how much it is.
-#[derive(Debug, Default)]
-struct TransferLog {
-    told: AtomicU64,
+/// Tells how far the making ready of an image is: the agent a few times a second, and the log at each tenth of it, or each quarter
+/// of a gigabyte where nobody knows how much it is.
+struct Teller {
+    tell: watch::Sender<Option<ImageTransfer>>,
+    logged: u64,
 }
 
-impl TransferLog {
-    fn note(&self, progress: Progress) {
-        let Progress { done, total } = progress;
+impl Teller {
+    fn note(&mut self, progress: Progress) {
+        let Progress {
+            done,
+            total,
+            layers_done,
+            layers,
+        } = progress;
         let step = total.map_or(256 << 20, |total| (total.0 / 10).max(1));
         let steps = done.0 / step;
-        if self.told.fetch_max(steps, Ordering::Relaxed) < steps {
+        if self.logged < steps {
+            self.logged = steps;
             tracing::info!(
                 done = done.0,
                 total = total.map(|total| total.0),
+                layers_done,
+                layers,
                 "bytes of the image are here"
             );
         }
+        self.tell.send_replace(Some(ImageTransfer {
+            done,
+            total,
+            layers_done,
+            layers,
+        }));
     }
 }
 

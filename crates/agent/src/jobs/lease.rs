@@ -7,16 +7,23 @@ use super::results::{Checkpoints, Results};
 use super::{LeaseOrder, Workshop, card_access, plan};
 use crate::market::{Blobs, LogUpload};
 use sela_core::{Input, LeaseEvent};
+use sela_protocol::id::LeaseId;
 use sela_protocol::lease::EndCause;
+use sela_protocol::local::{CardWiped, ImageTransfer};
 use sela_protocol::node::Award;
 use sela_protocol::units::{Microseconds, Millis};
 use sela_sandbox::docker;
 use sela_sandbox::keeper::handle::{self, HandleError, Orders, Reports};
 use sela_sandbox::keeper::wire::{Collected, FaultCode, LogStream, Order, Report, Stop};
 use sela_sandbox::sweep::sweep_lease;
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// How often at most it is told how far an image is.
+const TRANSFER_INTERVAL: Duration = Duration::from_millis(250);
 
 /// One lease.
 pub(super) struct LeaseTask {
@@ -102,10 +109,13 @@ impl LeaseTask {
 
     /// Gets everything and waits for the order to start.
     async fn fetch(&mut self, folder: &std::path::Path) -> Result<Fetched, EndCause> {
+        let (tell, mut told) = watch::channel(None);
+        let (inputs, lease) = (self.inputs.clone(), self.award.lease);
         let fetched = tokio::select! {
             biased;
             cause = told_to_end(&mut self.orders) => return Err(cause),
-            fetched = fetch::fetch(&self.workshop, &self.award, &self.blobs, folder) => fetched?,
+            fetched = fetch::fetch(&self.workshop, &self.award, &self.blobs, folder, &tell) => fetched?,
+            never = pass_on_progress(&mut told, &inputs, lease) => match never {},
         };
         self.report(LeaseEvent::Fetched).await;
         loop {
@@ -248,6 +258,11 @@ impl LeaseTask {
         checkpoints: &Checkpoints,
     ) -> Option<Option<Left>> {
         match report {
+            Report::CardWiped { wiped, took_us } => {
+                tracing::info!(wiped = wiped.0, took_us = took_us.0, "the card's memory was wiped");
+                let took_ms = took_us.in_ms();
+                self.report(LeaseEvent::CardWiped(CardWiped { wiped, took_ms })).await;
+            }
             Report::Started { init_pid, .. } => {
                 tracing::info!(init_pid, "the job runs");
                 course.started = true;
@@ -409,6 +424,27 @@ struct Course {
     stopped: bool,
     thawed: Millis,
     frozen: Microseconds,
+}
+
+/// Passes on how far the image is, at most every [`TRANSFER_INTERVAL`]: what comes in between is contained in what comes later.
+async fn pass_on_progress(
+    told: &mut watch::Receiver<Option<ImageTransfer>>,
+    inputs: &mpsc::Sender<Input>,
+    lease: LeaseId,
+) -> Infallible {
+    loop {
+        if told.changed().await.is_err() {
+            // Whoever told is done; the fetch says so itself.
+            std::future::pending::<()>().await;
+        }
+        let so_far = *told.borrow_and_update();
+        if let Some(so_far) = so_far {
+            let event = LeaseEvent::Transfer(so_far);
+            // The loop is gone only when the agent leaves; then nobody needs to know.
+            drop(inputs.send(Input::Lease { lease, event }).await);
+        }
+        tokio::time::sleep(TRANSFER_INTERVAL).await;
+    }
 }
 
 /// Waits for the order to end; all others mean nothing yet.

@@ -45,6 +45,8 @@ fn card(gpu: &str, reasons: &[HoldReason], lease: Option<(LeaseId, JobId)>) -> E
             thawed_ms: Millis(0),
             gross: Micros(0),
             network: None,
+            transfer: None,
+            wiped: None,
         }),
         last_yield: None,
     }))

@@ -68,6 +68,8 @@ impl EarningsBook {
             started_utc_ms: line.lease.accepted_utc_ms,
             phase: None,
             network: None,
+            transfer: None,
+            wiped: None,
         })
     }
 

@@ -10,11 +10,12 @@ use sela_protocol::blob::BlobId;
 use sha2::{Digest as _, Sha256};
 
 use super::archive::{self, Spooled};
-use super::cache::{PreparedImage, Report, finish};
+use super::cache::{PreparedImage, finish};
 use super::error::{Blame, ImageError, Part};
 use super::manifest::{Config, Manifest};
 use super::origin::{Origin, blocking, transfer_archive};
 use super::partial::Partial;
+use super::progress::Course;
 use super::room::Room;
 use super::shelf::{ImageRecord, Pin, Shelf, StackedLayer};
 use super::source::{ArchiveSource, Deliverer, Deliverers};
@@ -33,18 +34,20 @@ pub(super) struct Assembly<'a> {
     /// The digest that the job named.
     pub(super) image: BlobId,
     pub(super) deliverer: Deliverer,
+    /// Whoever wants to know how far it is.
+    pub(super) course: Arc<Course>,
 }
 
 impl Assembly<'_> {
     /// Lays an archive down and takes it apart, going on where an earlier try left it.
-    pub(super) async fn spool(&self, archives: &impl ArchiveSource, report: &Report) -> Result<Spooled, ImageError> {
+    pub(super) async fn spool(&self, archives: &impl ArchiveSource) -> Result<Spooled, ImageError> {
         let partial = {
             let (shelf, room) = (Arc::clone(self.shelf), Arc::clone(&self.room));
             let (deliverer, archive) = (self.deliverer.clone(), self.image);
             blocking(move || Partial::open(&shelf, &room, &deliverer, archive)).await?
         };
         loop {
-            match self.spool_once(&partial, archives, report).await {
+            match self.spool_once(&partial, archives).await {
                 // What the earlier try left may be spoilt: that is seen only at the end.
                 Err(error) if error.blame() == Blame::Image && partial.was_resumed() => {
                     tracing::warn!(%error, "what an earlier transfer left is of no use, and is fetched anew");
@@ -69,12 +72,7 @@ impl Assembly<'_> {
         }
     }
 
-    async fn spool_once(
-        &self,
-        partial: &Arc<Partial>,
-        archives: &impl ArchiveSource,
-        report: &Report,
-    ) -> Result<Spooled, ImageError> {
+    async fn spool_once(&self, partial: &Arc<Partial>, archives: &impl ArchiveSource) -> Result<Spooled, ImageError> {
         let (read, archive) = (Arc::clone(partial), self.image);
         let spooling = blocking(move || {
             let spooled = archive::spool(Arc::clone(&read), archive);
@@ -83,7 +81,7 @@ impl Assembly<'_> {
             }
             spooled
         });
-        let transferring = transfer_archive(archives, archive, partial, &self.room, report);
+        let transferring = transfer_archive(archives, archive, partial, &self.room, &self.course);
         let (mut spooling, mut transferring) = (std::pin::pin!(spooling), std::pin::pin!(transferring));
         tokio::select! {
             // A source that stands still need not be waited for once the archive is refused.
@@ -121,6 +119,7 @@ impl Assembly<'_> {
         let config = Config::parse(&config_bytes, manifest.layers.len())?;
 
         let (here, missing) = self.sort(&manifest, &config);
+        let layers = here.len() + missing.len();
         let missing_blobs: Vec<ExpectedLayer> = missing.iter().map(|(_, layer)| *layer).collect();
         // Refused before anything is transferred; what an earlier try left is known a little later.
         let room = missing_blobs.iter().map(|layer| layer.blob.size);
@@ -132,6 +131,7 @@ impl Assembly<'_> {
             .start((self.shelf, &self.room, &self.deliverer), &manifest, &missing_blobs)
             .await?;
         let mut pins = self.proven(origin, here).await?;
+        self.course.layers(pins.len(), layers);
         for (place, layer) in missing {
             let below = &manifest.layers[..place];
             let stack = below.iter().filter_map(|layer| pins.get(&layer.digest)).map(Pin::root);
@@ -142,6 +142,7 @@ impl Assembly<'_> {
             self.has_delivered(origin, &pin).await?;
             origin.layer_is_done(layer.blob.digest).await?;
             pins.insert(layer.blob.digest, pin);
+            self.course.layers(pins.len(), layers);
         }
         let layers = manifest.layers.iter().filter_map(|layer| {
             let key = pins.get(&layer.digest)?.key;

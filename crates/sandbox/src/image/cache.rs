@@ -14,6 +14,7 @@ use super::error::{ImageError, Part};
 use super::login::RegistryLogin;
 use super::manifest::Config;
 use super::origin::{Origin, Pull, blocking, not_opened};
+use super::progress::{Course, Progress};
 use super::proxy::{Proxy, ProxyChoice};
 use super::reference::{ImageReference, RegistryReference};
 use super::registry::{Registry, RegistryAccess};
@@ -43,15 +44,6 @@ pub struct CacheSettings {
     pub proxy: ProxyChoice,
     /// Most that is written for images on one UTC day, packed and unpacked; as much as there is room for where `None`.
     pub daily_writes: Option<Bytes>,
-}
-
-/// How far a transfer is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes transferred or already here.
-    pub done: Bytes,
-    /// Of how many, where that is known.
-    pub total: Option<Bytes>,
 }
 
 /// The image cache of one agent. Clones are the same cache.
@@ -116,8 +108,6 @@ impl fmt::Debug for Pins {
     }
 }
 
-pub(super) type Report = Arc<dyn Fn(Progress) + Send + Sync>;
-
 impl Cache {
     /// Opens or makes the cache, and removes what a crash left unfinished. Blocking.
     ///
@@ -148,10 +138,10 @@ impl Cache {
         archives: &impl ArchiveSource,
         report: impl Fn(Progress) + Send + Sync + 'static,
     ) -> Result<PreparedImage, ImageError> {
-        let report: Report = Arc::new(report);
+        let course = Arc::new(Course::new(report));
         match image {
-            ImageReference::Registry(reference) => self.prepare_from_registry(reference, login, report).await,
-            ImageReference::Archive(digest) => self.prepare_from_archive(*digest, archives, report).await,
+            ImageReference::Registry(reference) => self.prepare_from_registry(reference, login, course).await,
+            ImageReference::Archive(digest) => self.prepare_from_archive(*digest, archives, course).await,
         }
     }
 
@@ -159,7 +149,7 @@ impl Cache {
         &self,
         reference: &RegistryReference,
         login: Option<&RegistryLogin>,
-        report: Report,
+        course: Arc<Course>,
     ) -> Result<PreparedImage, ImageError> {
         let registry = Registry::new(reference, self.shelf.settings.registries, &self.proxy, login)?;
         let (image, deliverer) = (reference.digest(), registry.deliverer());
@@ -173,12 +163,13 @@ impl Cache {
             return self.ready(known).await;
         }
         let document = registry.manifest(image).await?;
-        let origin = Origin::Registry(Pull::new(Arc::new(registry), report));
+        let origin = Origin::Registry(Pull::new(Arc::new(registry), Arc::clone(&course)));
         let assembly = Assembly {
             shelf: &self.shelf,
             room: Room::new(&self.shelf),
             image,
             deliverer,
+            course,
         };
         assembly.assemble((image, document), origin).await
     }
@@ -187,7 +178,7 @@ impl Cache {
         &self,
         image: BlobId,
         archives: &impl ArchiveSource,
-        report: Report,
+        course: Arc<Course>,
     ) -> Result<PreparedImage, ImageError> {
         let deliverer = Deliverer::archives(&archives.name());
         if let Some(known) = self.known(image, &deliverer).await? {
@@ -204,8 +195,9 @@ impl Cache {
             room: Room::new(&self.shelf),
             image,
             deliverer,
+            course,
         };
-        let spooled = assembly.spool(archives, &report).await?;
+        let spooled = assembly.spool(archives).await?;
         let document = spooled.index.clone();
         let first = (BlobId::of(&document), document);
         assembly.assemble(first, Origin::Archive(spooled)).await

@@ -4,20 +4,18 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, BytesMut};
 use sela_protocol::blob::BlobId;
-use sela_protocol::units::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::archive::Spooled;
-use super::cache::{Progress, Report};
 use super::error::{Blame, ImageError, Part};
 use super::manifest::{self, Document, Layer, Manifest};
 use super::partial::{CHUNKS_IN_FLIGHT, Chunk, Partial};
+use super::progress::Course;
 use super::registry::Registry;
 use super::room::Room;
 use super::shelf::Shelf;
@@ -46,17 +44,17 @@ pub(super) enum Origin {
 /// An image that comes from a registry.
 pub(super) struct Pull {
     pub(super) registry: Arc<Registry>,
-    report: Report,
+    course: Arc<Course>,
     lines: Arc<Semaphore>,
     transfers: BTreeMap<BlobId, (Layer, Arc<Partial>)>,
     pumps: JoinSet<()>,
 }
 
 impl Pull {
-    pub(super) fn new(registry: Arc<Registry>, report: Report) -> Self {
+    pub(super) fn new(registry: Arc<Registry>, course: Arc<Course>) -> Self {
         Self {
             registry,
-            report,
+            course,
             lines: Arc::new(Semaphore::new(LINES)),
             transfers: BTreeMap::new(),
             pumps: JoinSet::new(),
@@ -65,7 +63,7 @@ impl Pull {
 
     fn pump(&mut self, layer: Layer, partial: Arc<Partial>) {
         let (registry, lines) = (Arc::clone(&self.registry), Arc::clone(&self.lines));
-        let report = Arc::clone(&self.report);
+        let course = Arc::clone(&self.course);
         self.pumps.spawn(async move {
             let waiting = partial.stops_unless_begun();
             // Never closed.
@@ -74,7 +72,7 @@ impl Pull {
             let from = partial.length();
             let written = partial.write(receiver);
             waiting.begun();
-            let last = transfer(&registry, &layer, from, &sender, &report).await;
+            let last = transfer(&registry, &layer, from, &sender, &course).await;
             drop(sender.send(last).await);
             drop(sender);
             // The line is free once what came is on the disk.
@@ -129,7 +127,7 @@ impl Origin {
         let to_come = |(layer, partial): &(Layer, Arc<Partial>)| layer.size.saturating_sub(partial.length());
         let to_come = opened.iter().map(to_come).fold(0, u64::saturating_add);
         room.expect(to_come)?;
-        pull.report = counting(&pull.report, total.saturating_sub(to_come), total);
+        pull.course.bytes(total.saturating_sub(to_come), Some(total));
         for (layer, partial) in opened {
             pull.transfers.insert(layer.digest, (layer, Arc::clone(&partial)));
             pull.pump(layer, partial);
@@ -216,30 +214,13 @@ impl Origin {
     }
 }
 
-/// Adds up what comes.
-fn counting(report: &Report, here: u64, total: u64) -> Report {
-    let (done, inner) = (AtomicU64::new(here), Arc::clone(report));
-    let counting: Report = Arc::new(move |more: Progress| {
-        let done = done.fetch_add(more.done.0, Ordering::Relaxed) + more.done.0;
-        inner(Progress {
-            done: Bytes(done),
-            total: Some(Bytes(total)),
-        });
-    });
-    counting(Progress {
-        done: Bytes(0),
-        total: None,
-    });
-    counting
-}
-
 /// Sends a layer's bytes from `at` on to who writes them; the last chunk is the answer.
 async fn transfer(
     registry: &Registry,
     layer: &Layer,
     mut at: u64,
     chunks: &mpsc::Sender<Chunk>,
-    report: &Report,
+    course: &Course,
 ) -> Chunk {
     if at >= layer.size {
         // All of it is here, and whether this job may have it is still to be said.
@@ -260,10 +241,7 @@ async fn transfer(
                         bytes.advance(usize::try_from(skipped).unwrap_or(bytes.len()));
                         let count = bytes.len() as u64;
                         at += count;
-                        report(Progress {
-                            done: Bytes(count),
-                            total: None,
-                        });
+                        course.more_bytes(count);
                         let nobody_listens = count > 0 && chunks.send(Chunk::Bytes(bytes)).await.is_err();
                         // One byte too many is enough to refuse it by.
                         if nobody_listens || at > layer.size {
@@ -289,12 +267,12 @@ pub(super) async fn transfer_archive(
     archive: BlobId,
     partial: &Arc<Partial>,
     room: &Arc<Room>,
-    report: &Report,
+    course: &Course,
 ) {
     let (sender, receiver) = mpsc::channel(CHUNKS_IN_FLIGHT);
     let from = partial.length();
     let written = partial.write(receiver);
-    let last = send_archive(archives, archive, from, room, &sender, report).await;
+    let last = send_archive(archives, archive, from, room, &sender, course).await;
     drop(sender.send(last).await);
     drop(sender);
     drop(written.await);
@@ -306,7 +284,7 @@ async fn send_archive(
     mut at: u64,
     room: &Arc<Room>,
     chunks: &mpsc::Sender<Chunk>,
-    report: &Report,
+    course: &Course,
 ) -> Chunk {
     for _ in 0..MOST_BREAKS {
         let before = at;
@@ -329,10 +307,7 @@ async fn send_archive(
                     known -= skipped;
                     buffer.advance(usize::try_from(skipped).unwrap_or(count));
                     at += buffer.len() as u64;
-                    report(Progress {
-                        done: Bytes(at),
-                        total: stream.bytes,
-                    });
+                    course.bytes(at, stream.bytes.map(|total| total.0));
                     let came = !buffer.is_empty();
                     if came && chunks.send(Chunk::Bytes(buffer.freeze())).await.is_err() {
                         return Chunk::End;

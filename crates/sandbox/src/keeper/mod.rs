@@ -14,6 +14,7 @@ pub mod handle;
 mod log;
 mod meter;
 mod set_up;
+mod wiping;
 pub mod wire;
 
 use desk::{Desk, Heard};

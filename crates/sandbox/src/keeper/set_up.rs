@@ -6,6 +6,7 @@ use super::desk::{Desk, Heard};
 use super::guard::Watch;
 use super::later;
 use super::meter::Meter;
+use super::wiping;
 use super::wire::{Fault, FaultCode, JobPlan, Order, Report};
 use crate::cgroup::Cgroup;
 use crate::docker;
@@ -24,13 +25,14 @@ const REMOVAL: Microseconds = Microseconds(5_000_000);
 /// How often that is looked at.
 pub(super) const GLANCE: Microseconds = Microseconds(1_000);
 
-/// Makes the cgroups, bears the job, leads it through its steps and reports `Started`.
+/// Wipes the card's memory, makes the cgroups, bears the job, leads it through its steps and reports `Started`.
 pub(super) fn set_up<'a>(
     desk: &mut Desk,
     plan: &'a JobPlan,
     mut confidential: Confidential,
 ) -> Result<Watch<'a>, Fault> {
     native::check(plan)?;
+    let _wiper = wiping::wipe(desk, plan, &mut confidential)?;
     if let Some(engine) = &plan.engine {
         return contain::contain(desk, plan, engine, confidential);
     }

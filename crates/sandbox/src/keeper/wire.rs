@@ -169,6 +169,13 @@ pub struct Limits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Report {
+    /// All of the card's memory that was free was wiped; the job is set up next.
+    CardWiped {
+        /// How much that was.
+        wiped: Bytes,
+        /// How long it took, the driver's own start included.
+        took_us: Microseconds,
+    },
     /// The program runs, behind every wall, every limit read back.
     Started {
         /// The job's init as this machine sees it.
@@ -402,6 +409,7 @@ impl Fault {
             | FaultCode::LimitDiffers
             | FaultCode::Isolation
             | FaultCode::Card
+            | FaultCode::CardNotWiped
             | FaultCode::Orders
             | FaultCode::Stopped => EndCause::NodeFault { message },
         }
@@ -428,6 +436,8 @@ pub enum FaultCode {
     Isolation,
     /// A device node or driver library is missing.
     Card,
+    /// The card's memory could not be wiped, or not all that was free.
+    CardNotWiped,
     /// The agent's orders could not be read.
     Orders,
     /// Told to end before the program was released.

@@ -292,7 +292,8 @@ fn keep_only(inherited: &Inherited) {
     close_range(first, RawFd::MAX);
 }
 
-fn close_range(first: RawFd, last: RawFd) {
+/// Closes descriptors in a fresh copy of the keeper, which leaves by `_exit`.
+pub(crate) fn close_range(first: RawFd, last: RawFd) {
     if first <= last {
         // SAFETY: this is a fresh copy of the keeper, which leaves by `_exit`: whatever owned these never runs here.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };

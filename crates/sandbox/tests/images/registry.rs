@@ -252,7 +252,9 @@ async fn an_image_is_pulled_once_by_its_digest() {
         seen.last(),
         Some(&Progress {
             done: Bytes(total),
-            total: Some(Bytes(total))
+            total: Some(Bytes(total)),
+            layers_done: 3,
+            layers: Some(3),
         })
     );
 

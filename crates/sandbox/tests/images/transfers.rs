@@ -255,7 +255,9 @@ async fn an_archive_goes_on_where_it_broke_also_for_the_next_agent() {
             last,
             Some(Progress {
                 done: all,
-                total: Some(all)
+                total: Some(all),
+                layers_done: 1,
+                layers: Some(1),
             })
         );
         assert!(partials(&bench).is_empty());

@@ -71,6 +71,8 @@ fn with_job(number: u8, phase: LeasePhase) -> CardState {
             thawed_ms: Millis(0),
             gross: Micros(0),
             network: None,
+            transfer: None,
+            wiped: None,
         }),
         ..card(number)
     }
