@@ -1,5 +1,5 @@
-//! Compiles the init of jobs in containers: a program without any library, for the machine that this crate is built for. Only
-//! the compiler that builds everything else is used.
+//! Compiles the programs of ours that run where there is no library: the init of jobs in containers, and what a checkup runs inside
+//! a job, both for the machine that this crate is built for. Only the compiler that builds everything else is used.
 
 #![allow(
     clippy::print_stdout,
@@ -11,18 +11,26 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const SOURCE: &str = "src/docker/init";
+/// What each is called, and where its source lies.
+const PROGRAMS: [(&str, &str); 2] = [("sela-init", "src/docker/init"), ("sela-asks", "src/checkup/inside")];
 
 fn main() {
-    println!("cargo:rerun-if-changed={SOURCE}");
     println!("cargo:rerun-if-changed=build.rs");
+    for (name, source) in PROGRAMS {
+        println!("cargo:rerun-if-changed={source}");
+        compile(name, source);
+    }
+}
+
+fn compile(name: &str, source: &str) {
     let variable = |name: &str| env::var(name).unwrap_or_default();
-    let program = PathBuf::from(variable("OUT_DIR")).join("sela-init");
+    let program = PathBuf::from(variable("OUT_DIR")).join(name);
     if variable("CARGO_CFG_TARGET_OS") != "linux" {
         return;
     }
     let mut compiler = Command::new(variable("RUSTC"));
-    compiler.args(["--edition", "2024", "--crate-type", "bin", "--crate-name", "sela_init"]);
+    compiler.args(["--edition", "2024", "--crate-type", "bin"]);
+    compiler.args(["--crate-name", &name.replace('-', "_")]);
     compiler.args(["--target", &variable("TARGET"), "-D", "warnings"]);
     for option in [
         "opt-level=s",
@@ -40,10 +48,10 @@ fn main() {
     if !linker.is_empty() {
         compiler.args(["-C", &format!("linker={linker}")]);
     }
-    compiler.arg(format!("{SOURCE}/main.rs")).arg("-o").arg(&program);
+    compiler.arg(format!("{source}/main.rs")).arg("-o").arg(&program);
     let status = compiler.status();
     assert!(
         matches!(&status, Ok(status) if status.success()),
-        "the init of jobs in containers could not be compiled: {status:?}: {compiler:?}"
+        "{name} could not be compiled: {status:?}: {compiler:?}"
     );
 }

@@ -72,29 +72,63 @@ impl IdRange {
         outside >= self.first && outside - self.first < self.count
     }
 
+    /// The range inside a rootless agent's own user namespace, where 0 is its own user: every subordinate id that it maps.
+    pub const INSIDE: Self = Self {
+        first: 1,
+        count: 65_536,
+    };
+
+    /// Whether jobs may have it: outside of a rootless agent's own namespace as [`Self::new`], inside whatever does not hold its user.
+    pub(crate) fn is_for_jobs(self, inside: bool) -> bool {
+        if inside {
+            self.first > 0 && self.count >= Self::INSIDE.count && self.first.checked_add(self.count).is_some()
+        } else {
+            Self::new(self.first, self.count).is_ok()
+        }
+    }
+
+    /// The range for this agent, rootful or inside its own namespace: see [`Self::rootful`] and [`Self::INSIDE`].
+    ///
+    /// # Errors
+    /// As [`Self::rootful`].
+    pub fn of_agent(subuid: &Path) -> Result<Self, IdRangeError> {
+        if crate::rootless::is_inside(Path::new("/proc")) {
+            return Ok(Self::INSIDE);
+        }
+        Self::rootful(subuid)
+    }
+
     /// The range for a rootful agent: the entry `sela` of this file (`/etc/subuid`), else [`ROOTFUL_RANGE`].
     ///
     /// # Errors
     /// [`IdRangeError`] where the file has an entry for `sela` that cannot be used. A missing file is no error.
     pub fn rootful(subuid: &Path) -> Result<Self, IdRangeError> {
-        let Ok(text) = std::fs::read_to_string(subuid) else {
-            return Ok(ROOTFUL_RANGE);
+        Ok(Self::named(subuid, &[Self::ENTRY])?.unwrap_or(ROOTFUL_RANGE))
+    }
+
+    /// The first range of a file like `/etc/subuid` that is for one of these names.
+    ///
+    /// # Errors
+    /// [`IdRangeError`] where that cannot be used. A missing file holds none.
+    pub(crate) fn named(file: &Path, names: &[&str]) -> Result<Option<Self>, IdRangeError> {
+        let Ok(text) = std::fs::read_to_string(file) else {
+            return Ok(None);
         };
         for (index, line) in text.lines().enumerate() {
             let mut fields = line.trim().split(':');
-            if fields.next() != Some(Self::ENTRY) {
+            if !fields.next().is_some_and(|name| names.contains(&name)) {
                 continue;
             }
             let mut number = || fields.next().and_then(|field| field.parse::<u32>().ok());
             let (Some(first), Some(count)) = (number(), number()) else {
                 return Err(IdRangeError::Malformed {
-                    file: subuid.display().to_string(),
+                    file: file.display().to_string(),
                     line: index + 1,
                 });
             };
-            return Self::new(first, count);
+            return Self::new(first, count).map(Some);
         }
-        Ok(ROOTFUL_RANGE)
+        Ok(None)
     }
 }
 
@@ -140,6 +174,21 @@ mod tests {
         ] {
             std::fs::write(&file, text).unwrap();
             assert_eq!(IdRange::rootful(&file), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn inside_an_agents_own_namespace_a_job_may_have_all_but_its_user() {
+        let range = |first, count| IdRange { first, count };
+        for (range, outside, inside) in [
+            (IdRange::INSIDE, false, true),
+            (range(0, 65_536), false, false),
+            (range(1, 1_000), false, false),
+            (ROOTFUL_RANGE, true, true),
+            (range(u32::MAX, 65_536), false, false),
+        ] {
+            assert_eq!(range.is_for_jobs(false), outside, "{range:?}");
+            assert_eq!(range.is_for_jobs(true), inside, "{range:?}");
         }
     }
 

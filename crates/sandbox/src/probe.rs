@@ -1,8 +1,10 @@
 //! What this machine can promise of a job's isolation, found by looking and without running anything. `docs/security.md` says
 //! what each line means; whether an owner or a tenant is content with it is theirs to say.
 
+use crate::cdi;
 use crate::cgroup::{hybrid, v2};
 use crate::keeper::wire::CgroupLayout;
+use crate::rootless;
 use sela_protocol::local::IsolationState;
 use sela_protocol::node::Isolation;
 use std::fs;
@@ -67,26 +69,51 @@ pub struct Machine {
     pub sys: PathBuf,
     /// Makes a file system that can encrypt.
     pub mkfs: PathBuf,
-    /// Whether the agent is root.
+    /// Whether the agent is root of this machine.
     pub root: bool,
+    /// Where it is not: whether it does without, which is so inside a user namespace of its own ([`rootless::enter`]).
+    pub rootless: Result<(), String>,
+    /// Whether a driver is here by which a card's memory can be wiped, be it the SIMULATED one.
+    pub wipes_cards: bool,
 }
+
+/// What is said where all is there, and nobody entered.
+const NOT_ENTERED: &str = "this machine has all that jobs without root take, but the agent does not run them so yet: run it as a system service";
 
 impl Machine {
     /// This one.
     pub fn this() -> Self {
+        let proc = PathBuf::from("/proc");
+        let inside = rootless::is_inside(&proc);
+        let root = rustix::process::geteuid().is_root() && !inside;
+        let mut cgroups = PathBuf::from("/sys/fs/cgroup");
+        let rootless = if root || inside {
+            Ok(())
+        } else {
+            rootless::look(&rootless::Grounds::this()).and(Err(NOT_ENTERED.to_owned()))
+        };
+        // Without root what may be shared out is what was delegated.
+        if inside && cgroups.join("cgroup.controllers").exists() {
+            cgroups = rootless::group_inside();
+        }
         Self {
-            cgroups: PathBuf::from("/sys/fs/cgroup"),
-            proc: PathBuf::from("/proc"),
+            cgroups,
+            proc,
             sys: PathBuf::from("/sys"),
             mkfs: PathBuf::from(crate::scratch::MKFS),
-            root: rustix::process::geteuid().is_root(),
+            root,
+            rootless,
+            wipes_cards: cdi::can_compute() || std::env::var_os("SELA_NVML_SIM_DIR").is_some(),
         }
     }
 }
 
 /// Looks. `lab` allows what is too weak to be offered outside a lab.
 pub fn probe(machine: &Machine, lab: bool) -> Probe {
-    match layout(machine, lab).and_then(|layout| kernel(machine).map(|()| layout)) {
+    match rights(machine)
+        .and_then(|()| layout(machine, lab))
+        .and_then(|layout| kernel(machine).map(|()| layout))
+    {
         Ok(layout) => {
             let level = match layout {
                 CgroupLayout::V2 => Isolation::Native,
@@ -106,6 +133,14 @@ pub fn probe(machine: &Machine, lab: bool) -> Probe {
             scratch: ScratchKind::Memory,
             guarantees: Vec::new(),
         },
+    }
+}
+
+/// Root, or what it takes without.
+fn rights(machine: &Machine) -> Result<(), String> {
+    match &machine.rootless {
+        Err(why) if !machine.root => Err(why.clone()),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -147,9 +182,6 @@ fn layout(machine: &Machine, lab: bool) -> Result<CgroupLayout, String> {
 
 /// What jobs need of the kernel besides cgroups.
 fn kernel(machine: &Machine) -> Result<(), String> {
-    if !machine.root {
-        return Err("the native backend needs root for now: run the agent as a system service".to_owned());
-    }
     let file = |name: &str| fs::read_to_string(machine.proc.join(name)).unwrap_or_default();
     if !file("filesystems")
         .lines()
@@ -174,20 +206,26 @@ fn scratch(machine: &Machine) -> ScratchKind {
     let encryption = machine.sys.join("fs/ext4/features/encryption").exists();
     let devices = fs::read_to_string(machine.proc.join("devices")).unwrap_or_default();
     let has_loop = devices.lines().any(|line| line.trim_start().ends_with(" loop"));
-    if encryption && has_loop && machine.mkfs.exists() {
+    // Attaching a loop device and mounting what is on it is root's.
+    if machine.root && encryption && has_loop && machine.mkfs.exists() {
         ScratchKind::EncryptedDisk
     } else {
         ScratchKind::Memory
     }
 }
 
-/// What a kernel has that not every one has.
+/// What a kernel, and a machine's drivers, have that not every one has.
 #[derive(Debug, Clone, Copy)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says of one thing whether it is there"
+)]
 struct Kernel {
     counts_swap: bool,
     has_idle_groups: bool,
     records_freezes: bool,
     encrypts_disks: bool,
+    wipes_cards: bool,
 }
 
 impl Kernel {
@@ -198,6 +236,7 @@ impl Kernel {
             has_idle_groups: is_v2 || machine.cgroups.join("cpu/cpu.idle").exists(),
             records_freezes: frozen_record(machine, layout),
             encrypts_disks: scratch(machine) == ScratchKind::EncryptedDisk,
+            wipes_cards: machine.wipes_cards,
         }
     }
 }
@@ -209,6 +248,7 @@ pub fn promised(layout: CgroupLayout) -> Vec<Guarantee> {
         has_idle_groups: true,
         records_freezes: true,
         encrypts_disks: true,
+        wipes_cards: true,
     };
     guarantees(layout, whole)
 }
@@ -247,6 +287,13 @@ fn guarantees(layout: CgroupLayout, kernel: Kernel) -> Vec<Guarantee> {
             why: "the kernel keeps no record of freezes (Linux 6.18); the keeper measures them",
         }
     };
+    let wiped = if kernel.wipes_cards {
+        Enforced
+    } else {
+        Absent {
+            why: "no driver's library for computing (libcuda.so.1) is here to do it by",
+        }
+    };
     let disk = if kernel.encrypts_disks {
         Enforced
     } else {
@@ -275,12 +322,7 @@ fn guarantees(layout: CgroupLayout, kernel: Kernel) -> Vec<Guarantee> {
         ("results unreadable on the owner's disk", Enforced),
         ("secrets in memory only", Enforced),
         ("nothing of a job stays on the machine", Enforced),
-        (
-            "video memory wiped before each tenant",
-            Absent {
-                why: "left to the card's driver, which clears what it hands out but promises it to nobody",
-            },
-        ),
+        ("video memory wiped before each tenant", wiped),
         ("scratch encrypted, or in memory", Enforced),
         ("an encrypted disk where a job asks for one", disk),
         ("no job outlives its grant", Enforced),
@@ -336,6 +378,8 @@ mod tests {
             sys: folder.join("sys"),
             mkfs: folder.join("mkfs.ext4"),
             root: true,
+            rootless: Ok(()),
+            wipes_cards: false,
         }
     }
 
@@ -425,15 +469,56 @@ mod tests {
     }
 
     #[test]
-    fn without_root_there_is_no_native_backend_yet() {
+    fn without_root_there_must_be_what_it_takes_instead_and_its_lack_is_said_first() {
+        let v2 = [("cgroup/cgroup.controllers", "cpuset cpu io memory pids")];
+        let disk = [
+            ("sys/fs/ext4/features/encryption", "supported\n"),
+            ("proc/devices", "Block devices:\n  7 loop\n"),
+            ("mkfs.ext4", ""),
+        ];
+        let files: Vec<_> = v2.into_iter().chain(disk).collect();
         let folder = tempfile::tempdir().unwrap();
-        let machine = Machine {
+        let rootless = Machine {
             root: false,
-            ..machine(folder.path(), &HYBRID)
+            ..machine(folder.path(), &files)
         };
-        let IsolationState::Missing { why } = probe(&machine, true).state else {
+        let found = probe(&rootless, false);
+        assert_eq!(found.layout, Some(CgroupLayout::V2), "{:?}", found.state);
+        assert_eq!(found.scratch, ScratchKind::Memory, "loop devices are root's");
+        let lacking = Machine {
+            rootless: Err("newuidmap is not installed".to_owned()),
+            ..rootless
+        };
+        let IsolationState::Missing { why } = probe(&lacking, false).state else {
             panic!()
         };
-        assert!(why.contains("root"), "{why}");
+        assert!(why.contains("newuidmap"), "{why}");
+    }
+
+    #[test]
+    fn a_machine_with_mixed_cgroups_runs_no_jobs_without_root_and_says_how_it_would() {
+        let folder = tempfile::tempdir().unwrap();
+        let mixed = machine(folder.path(), &HYBRID);
+        let grounds = rootless::Grounds {
+            cgroups: mixed.cgroups.clone(),
+            proc: mixed.proc.clone(),
+            etc: folder.path().join("etc"),
+            programs: Vec::new(),
+            user: (1000, 1000),
+        };
+        let machine = Machine {
+            root: false,
+            rootless: rootless::look(&grounds).map(drop),
+            ..mixed
+        };
+        for lab in [true, false] {
+            let IsolationState::Missing { why } = probe(&machine, lab).state else {
+                panic!()
+            };
+            assert!(
+                why.contains("without root") && why.contains("systemd.unified_cgroup_hierarchy=1"),
+                "{why}"
+            );
+        }
     }
 }

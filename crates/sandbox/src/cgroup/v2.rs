@@ -9,7 +9,7 @@ use std::path::Path;
 pub const NEEDED: [&str; 3] = ["memory", "pids", "cpu"];
 
 /// Where an agent's own processes go when its delegated group must have none (no internal processes).
-const AGENT_LEAF: &str = "sela-agent";
+pub(crate) const AGENT_LEAF: &str = "sela-agent";
 
 /// Makes `root/inside`, the controllers handed down to it.
 pub(super) fn make(root: &Path, inside: &Path) -> Result<(), CgroupError> {

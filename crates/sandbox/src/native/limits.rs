@@ -37,15 +37,22 @@ pub(super) fn apply(limits: &Limits) -> Result<u64, Fault> {
     )
     .or_fault(FaultCode::LimitDiffers, "forbid core dumps")?;
     rustix::process::setpriority_process(None, NICE).or_fault(FaultCode::LimitDiffers, "lower the priority")?;
-    // SAFETY: the call takes three numbers and touches no memory of ours.
-    let set = unsafe { libc::syscall(libc::SYS_ioprio_set, IO_PRIORITY_WHO_PROCESS, 0, IO_PRIORITY_IDLE) };
-    if set != 0 {
-        return Err(std::io::Error::last_os_error()).or_fault(FaultCode::LimitDiffers, "lower the disk priority");
-    }
+    last_at_the_disk(0)?;
     // When memory runs out on the machine, a stranger's job goes before anything of the owner's.
     fs::write("/proc/self/oom_score_adj", "1000")
         .or_fault(FaultCode::LimitDiffers, "offer the job to the OOM killer first")?;
     Ok(files)
+}
+
+/// Has a process, and what it starts from now on, served by the disk when nobody else wants it; 0 is the calling one.
+pub(crate) fn last_at_the_disk(process: u32) -> Result<(), Fault> {
+    // SAFETY: the call takes three numbers and touches no memory of ours.
+    let set = unsafe { libc::syscall(libc::SYS_ioprio_set, IO_PRIORITY_WHO_PROCESS, process, IO_PRIORITY_IDLE) };
+    if set == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error()).or_fault(FaultCode::LimitDiffers, "lower the disk priority")
+    }
 }
 
 /// Reads back from the calling process what [`apply`] set.

@@ -14,6 +14,7 @@ pub(crate) mod seccomp;
 pub(crate) use checkpoint::MOST_ENTRIES;
 pub(crate) use furnish::{ROOT, TOP};
 pub(crate) use init::InitSays;
+pub(crate) use limits::last_at_the_disk;
 pub(crate) use namespaces::{Side, fork};
 
 use crate::error::OrFault as _;
@@ -80,7 +81,7 @@ pub(crate) fn check(plan: &JobPlan) -> Result<(), Fault> {
             ));
         }
     }
-    if crate::ids::IdRange::new(plan.ids.first, plan.ids.count).is_err() {
+    if !plan.ids.is_for_jobs(crate::rootless::is_inside(Path::new("/proc"))) {
         return refuse(format!(
             "the ids {}+{} are not subordinate ids",
             plan.ids.first, plan.ids.count

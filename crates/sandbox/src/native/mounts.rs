@@ -317,7 +317,26 @@ fn place(file: &Placed, target: &Path, flags: MountFlags) -> Result<(), Fault> {
 
 fn bind(source: &Path, target: &Path, flags: MountFlags) -> rustix::io::Result<()> {
     rustix::mount::mount_bind(source, target)?;
-    rustix::mount::mount_remount(target, MountFlags::BIND | flags, c"")
+    let remount = |flags| rustix::mount::mount_remount(target, MountFlags::BIND | flags, c"");
+    match remount(flags) {
+        // Without root, what the machine's own mount forbids cannot be allowed again: it stays forbidden here.
+        Err(rustix::io::Errno::PERM) => remount(flags | forbidden_at(target)?),
+        outcome => outcome,
+    }
+}
+
+/// What a mount forbids.
+fn forbidden_at(place: &Path) -> rustix::io::Result<MountFlags> {
+    use rustix::fs::StatVfsMountFlags as Found;
+    let found = rustix::fs::statvfs(place)?.f_flag;
+    let pairs = [
+        (Found::RDONLY, MountFlags::RDONLY),
+        (Found::NOSUID, MountFlags::NOSUID),
+        (Found::NODEV, MountFlags::NODEV),
+        (Found::NOEXEC, MountFlags::NOEXEC),
+    ];
+    let forbidden = pairs.into_iter().filter(|(found_as, _)| found.contains(*found_as));
+    Ok(forbidden.fold(MountFlags::empty(), |all, (_, flag)| all | flag))
 }
 
 /// The job's own /proc, and what it may not see or change of it.

@@ -15,12 +15,19 @@ use sela_sandbox::keeper::wire::{
     CgroupLayout, CgroupPlace, Collected, Egress, Fault, JobPlan, Limits, LogStream, Order, Program, Report, Stop,
 };
 use sela_sandbox::network::Door;
+use sela_sandbox::probe::Machine;
+use sela_sandbox::rootless::is_inside;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
-pub(crate) const IDS: IdRange = ROOTFUL_RANGE;
+/// What jobs' ids are mapped to; another range where this is a user's own namespace.
+pub(crate) static IDS: LazyLock<IdRange> = LazyLock::new(|| match is_inside(Path::new("/proc")) {
+    true => IdRange::INSIDE,
+    false => ROOTFUL_RANGE,
+});
 
 /// Every job's key.
 pub(crate) const KEY: SealingKey = SealingKey::from_bytes([9; 32]);
@@ -84,7 +91,7 @@ impl Stage {
         let name = self.path().file_name().unwrap().to_str().unwrap();
         CgroupPlace {
             layout: layout(),
-            root: PathBuf::from("/sys/fs/cgroup"),
+            root: Machine::this().cgroups,
             agent: format!("test-{}", name.trim_start_matches("sela-job-")),
         }
     }
@@ -122,7 +129,7 @@ impl Stage {
                 user: 0,
                 group: 0,
             },
-            ids: IDS,
+            ids: *IDS,
             cgroups: self.place(),
             limits: Limits {
                 memory: Bytes::from_mib(128),
@@ -435,7 +442,9 @@ pub(crate) async fn run(plan: &JobPlan) -> Outcome {
 /// No cgroup, no mount, no furnishing of a lease; a process of it would keep the first.
 pub(crate) fn assert_nothing_left(plan: &JobPlan) {
     for hierarchy in ["unified", "memory", "pids", "cpu", ""] {
-        let folder = Path::new("/sys/fs/cgroup")
+        let folder = plan
+            .cgroups
+            .root
             .join(hierarchy)
             .join("sela-jobs")
             .join(&plan.cgroups.agent);
