@@ -75,6 +75,9 @@ pub(super) fn set_up<'a>(
 
 /// Step by step, from the cgroups to the program.
 fn lead(desk: &mut Desk, plan: &JobPlan, cgroup: &Cgroup, job: &Job) -> Result<(Meter, Folders), Fault> {
+    // Until the program begins it is our own code that runs there, for a few milliseconds. On a machine that is busy with other
+    // things it would otherwise stand for seconds behind them. A checkpoint is another matter: it may take minutes.
+    cgroup.set_hurry(plan.resume_from.is_none());
     cgroup
         .add(job.pid())
         .or_fault(FaultCode::Cgroup, "put the job into its cgroups")?;
@@ -93,6 +96,7 @@ fn lead(desk: &mut Desk, plan: &JobPlan, cgroup: &Cgroup, job: &Job) -> Result<(
                 job.go_on()?;
             }
             (Ok(Some(InitSays::Ready)), None) => {
+                cgroup.set_hurry(false);
                 cgroup
                     .verify()
                     .map_err(|differs| Fault::new(FaultCode::LimitDiffers, differs.to_string()))?;
@@ -159,6 +163,8 @@ fn undo(desk: &mut Desk, plan: &JobPlan, cgroup: &Cgroup, job: Option<&Job>) {
         job.kill();
         job.reap();
     }
+    // The groups above are other jobs', too.
+    cgroup.set_hurry(false);
     remove_cgroups(desk, cgroup);
     tidy(desk, plan);
 }
