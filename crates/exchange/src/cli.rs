@@ -4,6 +4,7 @@
 
 use crate::collect::Room;
 use crate::keys::{self, OPERATOR_KEY_FILE, Secret};
+use crate::listener::Limits;
 use crate::logs::LOG_LIMIT;
 use crate::serve::{self, ADDRESS_FILE, Settings, StartError};
 use crate::session::socket::Pace;
@@ -73,6 +74,10 @@ struct ServeArguments {
     /// Blobs are refused when less than this is free on the disk, so that the ledger can go on.
     #[arg(long, default_value_t = 512 << 20, value_name = "BYTES")]
     free_floor: u64,
+    /// Connections that one address may have open, nodes included. Behind a proxy all are of the proxy's address: let it bound what
+    /// each of its peers may open.
+    #[arg(long, default_value_t = 5_000, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    connections_per_address: u32,
 }
 
 #[derive(Debug, Args)]
@@ -222,6 +227,10 @@ async fn run_exchange(arguments: ServeArguments) -> Result<(), Failure> {
         log_limit: LOG_LIMIT,
         free_floor: Bytes(arguments.free_floor),
         pace: Pace::default(),
+        limits: Limits {
+            per_address: arguments.connections_per_address as usize,
+            ..Limits::default()
+        },
     };
     let mut signals = Signals::listen()?;
     let mut running = serve::start(settings).await?;

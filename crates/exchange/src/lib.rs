@@ -7,6 +7,7 @@ mod collect;
 mod door;
 mod floor_loop;
 mod keys;
+mod listener;
 mod logs;
 mod rest;
 mod serve;

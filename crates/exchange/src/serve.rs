@@ -6,6 +6,7 @@ use crate::collect::{Room, collect_for_ever};
 use crate::door::{Arrival, door};
 use crate::floor_loop::FloorLoop;
 use crate::keys;
+use crate::listener::{self, Limits};
 use crate::logs::LogFolder;
 use crate::rest::{Exchange, router};
 use crate::session::socket::{CLOSING, Host, Pace};
@@ -59,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) free_floor: Bytes,
     /// What is expected of nodes.
     pub(crate) pace: Pace,
+    /// What one peer may take of the listener.
+    pub(crate) limits: Limits,
 }
 
 /// Why an exchange cannot be started although nothing is broken.
@@ -85,7 +88,7 @@ pub(crate) struct Running {
     data: PathBuf,
     exchange: Arc<Exchange>,
     stop: watch::Sender<bool>,
-    server: JoinHandle<std::io::Result<()>>,
+    server: JoinHandle<()>,
     floor: JoinHandle<anyhow::Result<()>>,
     store: StoreThread,
     _lock: File,
@@ -146,8 +149,8 @@ pub(crate) async fn start(settings: Settings) -> anyhow::Result<Running> {
         host,
         stopping.clone(),
     ));
-    let serving = axum::serve(listener, router(Arc::clone(&exchange))).with_graceful_shutdown(until_true(stopping));
-    let server = tokio::spawn(async move { serving.await });
+    let routes = router(Arc::clone(&exchange));
+    let server = tokio::spawn(listener::serve(listener, routes, settings.limits, stopping));
     // It ends by itself when the exchange stops.
     drop(tokio::spawn(collect_for_ever(Arc::clone(&exchange))));
     write_address(&data, address).context("the address could not be written to the data folder")?;
@@ -171,7 +174,7 @@ impl Running {
     pub(crate) async fn failed(&mut self) -> anyhow::Error {
         let ended = tokio::select! {
             floor = &mut self.floor => floor.map_err(anyhow::Error::from).and_then(|ended| ended),
-            server = &mut self.server => server.map_err(anyhow::Error::from).and_then(|ended| Ok(ended?)),
+            server = &mut self.server => server.map_err(anyhow::Error::from),
         };
         ended
             .err()
@@ -295,11 +298,6 @@ async fn listen(address: SocketAddr) -> anyhow::Result<tokio::net::TcpListener> 
             anyhow::Error::from(error).context(format!("{address} cannot be listened on"))
         }
     })
-}
-
-async fn until_true(mut flag: watch::Receiver<bool>) {
-    // An error means that the sender is gone, and with it the exchange.
-    let _ = flag.wait_for(|flag| *flag).await;
 }
 
 /// Whole or not at all: a reader never sees half an address.

@@ -10,6 +10,7 @@ mod problem;
 use crate::blobs::BlobFolder;
 use crate::collect::Room;
 use crate::door::Door;
+use crate::listener::Place;
 use crate::logs::LogFolder;
 use crate::rest::problem::Refused;
 use crate::session::socket::{self, Host, SOCKET_LIMIT};
@@ -23,7 +24,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use sela_market::floor::LeaseAccess;
 use sela_market::input::ConnectionId;
 use sela_market::secret::SecretHash;
@@ -171,6 +172,7 @@ async fn market(State(exchange): Shared) -> Result<Json<MarketView>, Refused> {
 
 async fn node_session(
     State(exchange): Shared,
+    Extension(of_address): Extension<Place>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Result<Response, Refused> {
     let upgrade = upgrade.map_err(|error| {
@@ -190,7 +192,7 @@ async fn node_session(
         .max_frame_size(SOCKET_LIMIT)
         .on_upgrade(move |socket| async move {
             socket::serve(socket, connection, host).await;
-            drop(place);
+            drop((place, of_address));
         })
         .into_response())
 }

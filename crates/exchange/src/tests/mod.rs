@@ -4,12 +4,14 @@ mod blobs;
 mod client;
 mod confidential;
 mod jobs;
+mod listening;
 mod path;
 mod sessions;
 mod starting;
 
 use crate::collect::Room;
 use crate::keys;
+use crate::listener::Limits;
 use crate::serve::{Running, Settings, start};
 use crate::session::socket::Pace;
 use client::Rest;
@@ -94,6 +96,7 @@ fn settings(data: &Path) -> Settings {
         log_limit: Bytes(1_000),
         free_floor: Bytes(0),
         pace: Pace::default(),
+        limits: Limits::default(),
     }
 }
 
