@@ -83,7 +83,7 @@ impl State {
                     source: "sensors".into(),
                     why: nothing_seen(),
                 },
-                senses: sela_protocol::senses::Senses::unseen(),
+                senses: Box::new(sela_protocol::senses::Senses::unseen()),
             },
             signals_heard: now.boot_ms,
             cards: BTreeMap::new(),

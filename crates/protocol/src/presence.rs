@@ -69,7 +69,7 @@ pub struct Signals {
     pub foreign: Observed<Vec<ForeignUse>>,
     /// Everything else that is seen.
     #[serde(default)]
-    pub senses: Senses,
+    pub senses: Box<Senses>,
 }
 
 /// Why a card is not shared now. Each says what would lift it.

@@ -2,7 +2,9 @@
 //! A process belongs to a job if its cgroup says so; all others are foreign, and whether they count is decided in core.
 
 use crate::JOBS_CGROUP;
+use crate::asleep;
 use crate::attention::Attention;
+use crate::look::Look;
 use sela_core::Input;
 use sela_gpu::{GpuError, Nvml};
 use sela_protocol::card::{CardDescription, CardProcess, Reading};
@@ -36,17 +38,22 @@ pub(crate) enum Report {
     Input(Input),
     /// A part of the signals.
     Foreign(Observed<Vec<ForeignUse>>),
+    /// Which cards sleep.
+    Sleeping(Look<Vec<String>>),
 }
 
 /// Looks until the receiver is gone.
 pub(crate) fn watch(
     library: Option<PathBuf>,
+    sys: PathBuf,
     attention: &Attention,
     orders: &Receiver<Order>,
     report: &impl Fn(Report) -> bool,
 ) {
     let mut eye = Eye {
         library,
+        sys,
+        sleeping: false,
         driver: None,
         cards: Vec::new(),
         watched: Vec::new(),
@@ -57,8 +64,9 @@ pub(crate) fn watch(
         let now = sela_clock::now().boot_ms;
         let mut reports = Vec::new();
         if now >= next_readings {
+            reports.push(eye.mind_sleep());
             reports.extend(eye.read());
-            next_readings = now.plus(if eye.driver.is_some() {
+            next_readings = now.plus(if eye.driver.is_some() || eye.sleeping {
                 attention.period()
             } else {
                 RETRY
@@ -78,6 +86,10 @@ pub(crate) fn watch(
             });
         }
         reports.extend(eye.watched_use());
+        if eye.let_sleep(attention) {
+            // Both looks start it anew together.
+            next_processes = next_readings;
+        }
         if !reports.into_iter().all(report) {
             return;
         }
@@ -105,14 +117,44 @@ pub(crate) fn watch(
 
 struct Eye {
     library: Option<PathBuf>,
+    /// `/sys`
+    sys: PathBuf,
+    /// Whether a card sleeps: then nothing is asked of any.
+    sleeping: bool,
     driver: Option<Nvml>,
     cards: Vec<CardDescription>,
     watched: Vec<(GpuUuid, LeaseId)>,
 }
 
 impl Eye {
+    /// Sees in sysfs whether a card sleeps. A driver that is open is closed: it would wake it, or keep it from sleeping.
+    fn mind_sleep(&mut self) -> Report {
+        let look = asleep::look(&self.sys);
+        self.sleeping = matches!(&look, Look::Seen(cards) if !cards.is_empty());
+        if self.sleeping {
+            self.driver = None;
+        }
+        Report::Sleeping(look)
+    }
+
+    /// Closes the driver between two looks where a card could sleep meanwhile; whether it did.
+    fn let_sleep(&mut self, attention: &Attention) -> bool {
+        let closes =
+            self.driver.is_some() && !attention.is_high() && self.watched.is_empty() && asleep::may_sleep(&self.sys);
+        if closes {
+            self.driver = None;
+        }
+        closes
+    }
+
     /// Cards and their readings; starts the driver where it has not started yet.
     fn read(&mut self) -> Vec<Report> {
+        if self.sleeping {
+            return vec![Report::Input(Input::CardUnreadable {
+                gpu: None,
+                why: "a card of this machine sleeps; asking its driver would wake it".into(),
+            })];
+        }
         let cards = match self.list() {
             Ok(cards) => cards,
             Err(error) => {
@@ -161,9 +203,12 @@ impl Eye {
     fn foreign(&self, now: BootMs) -> Observed<Vec<ForeignUse>> {
         let source = || "NVML".to_owned();
         let Some(driver) = &self.driver else {
-            return Observed::NotApplicable {
-                why: "there is no card whose programs could be seen".into(),
+            let why = if self.sleeping {
+                "a card that sleeps has no program on it"
+            } else {
+                "there is no card whose programs could be seen"
             };
+            return Observed::NotApplicable { why: why.into() };
         };
         let mut foreign = Vec::new();
         for card in &self.cards {

@@ -263,10 +263,26 @@ pub(crate) fn nvml_library() -> Option<PathBuf> {
 
 fn eyes_config() -> sela_sensors::Config {
     let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let runtime_folder = text("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // A name is one in the session's runtime folder; a whole path stays what it is.
+    let socket = |name: String| {
+        runtime_folder
+            .as_ref()
+            .map_or(PathBuf::from(&name), |folder| folder.join(&name))
+    };
+    let own_bus = || {
+        let socket = runtime_folder.as_ref()?.join("bus");
+        socket.exists().then(|| format!("unix:path={}", socket.display()))
+    };
     sela_sensors::Config {
         nvml_library: nvml_library(),
         display: text("DISPLAY"),
-        wayland: text("WAYLAND_DISPLAY").is_some(),
+        wayland: text("WAYLAND_DISPLAY").map(socket),
         system_bus: text("DBUS_SYSTEM_BUS_ADDRESS"),
+        session_bus: text("DBUS_SESSION_BUS_ADDRESS").or_else(own_bus),
+        home: text("HOME").map(PathBuf::from),
+        runtime_folder,
+        programs: Vec::new(),
+        roots: sela_sensors::Roots::default(),
     }
 }

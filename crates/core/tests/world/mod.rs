@@ -127,7 +127,7 @@ impl World {
         Signals {
             input,
             foreign,
-            senses: sela_protocol::senses::Senses::default(),
+            senses: Box::default(),
         }
     }
 

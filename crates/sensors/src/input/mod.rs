@@ -1,8 +1,11 @@
 //! The owner's hands: which sources there are for keyboard, mouse and pointer, and one answer out of all of them. A source
 //! that is there and fails makes the answer `Unknown`; only where there is neither a session nor a seat is it not applicable.
 
-pub(crate) mod logind;
+pub(crate) mod mutter;
+pub(crate) mod wayland;
 pub(crate) mod x11;
+
+use crate::look::{is_too_long, silence};
 
 use sela_protocol::presence::{InputActivity, Observed};
 use sela_protocol::units::{BootMs, Millis};
@@ -36,11 +39,12 @@ pub(crate) fn combine(sources: &[Source], now: BootMs, period: Millis) -> Observ
         let silent = now.since(source.heard);
         match &source.sighting {
             Sighting::Absent(why) => absent.push(format!("{}: {why}", source.name)),
-            // An absent source does not have to report; all others do.
-            Sighting::Seen(_) | Sighting::Nobody | Sighting::Failed(_) if silent.0 > 3 * period.0 + 500 => {
-                return unknown(source, format!("silent for {} ms", silent.0));
-            }
+            // One that failed tries again with growing pauses: its word is why it is silent.
             Sighting::Failed(why) => return unknown(source, why.clone()),
+            // An absent source does not have to report; all others do.
+            Sighting::Seen(_) | Sighting::Nobody if is_too_long(silent, period) => {
+                return unknown(source, silence(silent));
+            }
             Sighting::Nobody => absent.push(format!("{}: nobody is logged in at a seat", source.name)),
             Sighting::Seen(at) => {
                 if newest.is_none_or(|(newest, _)| *at > newest) {

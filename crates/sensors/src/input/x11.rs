@@ -17,7 +17,7 @@ const PAUSE: Millis = Millis(100);
 /// How long after a failed connection the next is tried.
 const RETRY: Millis = Millis(2_000);
 
-type Fault = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 /// Watches a display until the receiver is gone.
 pub(crate) fn watch(display: &str, bell: &Bell, report: &impl Fn(Sighting) -> bool) {
@@ -147,7 +147,7 @@ impl Display {
 }
 
 /// Sleeps until the display says something, the attention changes or the time is over.
-fn wait(bell: &Bell, display: Option<&RustConnection>, timeout: Option<Millis>) -> Result<(), Fault> {
+pub(crate) fn wait(bell: &Bell, display: Option<&RustConnection>, timeout: Option<Millis>) -> Result<(), Fault> {
     let mut sources = vec![PollFd::new(bell, PollFlags::IN)];
     if let Some(connection) = display {
         sources.push(PollFd::new(connection.stream(), PollFlags::IN));

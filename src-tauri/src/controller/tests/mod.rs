@@ -114,7 +114,7 @@ fn snapshot(cards: Vec<CardState>) -> Snapshot {
         signals: Signals {
             input: unknown(),
             foreign: unknown(),
-            senses: sela_protocol::senses::Senses::default(),
+            senses: Box::default(),
         },
         cards,
         earned: Earned {
