@@ -1,5 +1,7 @@
 //! `sela doctor`: asks the agent for its self-test, or does it itself where none runs, and looks at the way to the exchange.
 
+mod senses;
+
 use super::end::{CliError, Outcome};
 use super::exchange;
 use super::output::{Output, Tone};
@@ -8,7 +10,6 @@ use crate::paths::Paths;
 use crate::settings::SettingsFile;
 use sela_client::{Client, ClientError};
 use sela_protocol::local::{DoctorLine, MarketLink, Snapshot, Verdict};
-use sela_protocol::presence::Observed;
 use sela_protocol::tenant::MarketView;
 
 /// A clock that is off by more than this makes receipts and schedules wrong.
@@ -23,7 +24,7 @@ pub(crate) async fn doctor(paths: &Paths, output: &mut Output) -> Outcome {
     let mut lines = match client.snapshot().await {
         Ok(snapshot) => {
             let mut lines = vec![running(&snapshot)];
-            lines.extend(senses(&snapshot));
+            lines.extend(senses::lines(&snapshot));
             lines.push(link(&snapshot.market));
             lines.extend(client.doctor().await?);
             lines
@@ -92,27 +93,6 @@ fn not_running(error: &ClientError) -> DoctorLine {
         | ClientError::Refused(_)
         | ClientError::OtherVersion { .. }
         | ClientError::Broken { .. } => doctor::line("agent", Verdict::Bad, error.to_string(), None),
-    }
-}
-
-/// What the agent's senses answer; only it has them.
-fn senses(snapshot: &Snapshot) -> Vec<DoctorLine> {
-    vec![
-        sense("keyboard and mouse", &snapshot.signals.input),
-        sense("other programs on the cards", &snapshot.signals.foreign),
-    ]
-}
-
-fn sense<T>(subject: &str, observed: &Observed<T>) -> DoctorLine {
-    match observed {
-        Observed::Value { source, .. } => doctor::line(subject, Verdict::Good, format!("seen by {source}"), None),
-        Observed::Unknown { source, why } => doctor::line(
-            subject,
-            Verdict::Bad,
-            format!("{source}: {why}; cards are held"),
-            Some("start the agent inside your session, where display and login are seen"),
-        ),
-        Observed::NotApplicable { why } => doctor::line(subject, Verdict::NotApplicable, why.clone(), None),
     }
 }
 
