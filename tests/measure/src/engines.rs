@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -11,7 +12,7 @@ use sela_sandbox::ids::ROOTFUL_RANGE;
 
 use crate::image::Small;
 use crate::native::{MEMORY, PROCESSES};
-use crate::peers::{Peer, Running, said};
+use crate::peers::{FirstVersion, Peer, Running, said};
 
 /// Whom the files for the daemon call the owner of containers' ids.
 const REMAPPED: &str = "sela-remapped";
@@ -198,33 +199,24 @@ impl Drop for Docker {
     }
 }
 
-/// Podman, which has no daemon.
-pub(crate) struct Podman {
+/// Podman's own folders, and how it sees the machine.
+#[derive(Clone)]
+pub(crate) struct PodmanStore {
     folder: PathBuf,
-    image: String,
-    walls: Vec<String>,
+    view: Option<Rc<FirstVersion>>,
 }
 
-impl Podman {
-    pub(crate) fn begin(folder: &Path, small: &Small, profile: &Path) -> anyhow::Result<Self> {
+impl PodmanStore {
+    pub(crate) fn new(folder: &Path, view: Option<Rc<FirstVersion>>) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
-        said(Self::command(folder).args(["pull", "--quiet", "--tls-verify=false", &small.reference]))?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            image: small.reference.clone(),
-            walls: walls(profile),
-        })
+        let folder = folder.to_owned();
+        Ok(Self { folder, view })
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// With folders of its own.
-    pub(crate) fn command(folder: &Path) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("podman");
         for (option, name) in [("--root", "root"), ("--runroot", "run"), ("--tmpdir", "tmp")] {
-            command.arg(option).arg(folder.join(name));
+            command.arg(option).arg(self.folder.join(name));
         }
         command.args([
             "--storage-driver",
@@ -234,12 +226,35 @@ impl Podman {
             "--events-backend",
             "none",
         ]);
-        command.current_dir(folder);
+        command.current_dir(&self.folder);
+        FirstVersion::show_to(self.view.as_ref(), &mut command);
         command
+    }
+}
+
+/// Podman, which has no daemon.
+pub(crate) struct Podman {
+    store: PodmanStore,
+    image: String,
+    walls: Vec<String>,
+}
+
+impl Podman {
+    pub(crate) fn begin(store: PodmanStore, small: &Small, profile: &Path) -> anyhow::Result<Self> {
+        said(
+            store
+                .command()
+                .args(["pull", "--quiet", "--tls-verify=false", &small.reference]),
+        )?;
+        Ok(Self {
+            store,
+            image: small.reference.clone(),
+            walls: walls(profile),
+        })
     }
 
     fn own(&self, words: &[&str]) -> Command {
-        let mut command = Self::command(&self.folder);
+        let mut command = self.store.command();
         command.args(words);
         command
     }
@@ -253,7 +268,11 @@ impl Peer for Podman {
     fn version(&self) -> anyhow::Result<String> {
         let format = "{{.Host.OCIRuntime.Name}}";
         let runtime = said(&mut self.own(&["info", "--format", format]))?;
-        Ok(format!("{}, over {runtime}", said(&mut self.own(&["--version"]))?))
+        let seen = FirstVersion::words(self.store.view.as_ref());
+        Ok(format!(
+            "{}, over {runtime}{seen}",
+            said(&mut self.own(&["--version"]))?
+        ))
     }
 
     fn run(&self, name: &str, arguments: &[&str]) -> anyhow::Result<Command> {
@@ -262,6 +281,8 @@ impl Peer for Podman {
             "run", "--rm", "--pull", "never", "--name", name, "--uidmap", &map, "--gidmap", &map,
         ]);
         let (program, rest) = arguments.split_first().context("a program")?;
+        // It would ask for more processes than a mapped user may have.
+        command.args(["--ulimit", "nproc=4096:4096"]);
         command
             .args(&self.walls)
             .args(["--entrypoint", program, &self.image])
@@ -289,7 +310,7 @@ impl Peer for Podman {
 impl Drop for Podman {
     fn drop(&mut self) {
         drop(said(&mut self.own(&["rm", "--all", "--force"])));
-        unmount_below(&self.folder);
+        unmount_below(&self.store.folder);
     }
 }
 

@@ -30,12 +30,20 @@ use crate::image::Images;
 use crate::peers::Peers;
 
 /// How often each thing is measured.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Counts {
     /// Starts of each peer, and jobs through the whole system; the others follow from it.
     rounds: usize,
     /// Size of the large image.
     image_mib: u64,
+    /// The measurements that are wanted; all, where none is named.
+    parts: Vec<String>,
+}
+
+impl Counts {
+    fn wants(&self, part: &str) -> bool {
+        self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
+    }
 }
 
 fn main() -> ExitCode {
@@ -68,30 +76,37 @@ fn measure() -> anyhow::Result<()> {
         for (peer, version) in peers.versions() {
             line(&json!({ "peer": peer, "version": version }));
         }
-        starts::measure(&runtime, &peers, &small, counts.rounds)?;
-        stops::measure(&runtime, &peers, &small, counts.rounds)?;
-        work::measure(&runtime, &small, counts.rounds)?;
-        say("the large image is made and pushed");
-        pulls::measure(
-            &runtime,
-            &peers,
-            &images,
-            counts.image_mib,
-            (counts.rounds / 20).clamp(1, 3),
-        )?;
+        if counts.wants("starts") {
+            starts::measure(&runtime, &peers, &small, counts.rounds)?;
+        }
+        if counts.wants("stops") {
+            stops::measure(&runtime, &peers, &small, counts.rounds)?;
+        }
+        if counts.wants("work") {
+            work::measure(&runtime, &small, counts.rounds)?;
+        }
+        if counts.wants("pulls") {
+            say("the large image is made and pushed");
+            let rounds = (counts.rounds / 20).clamp(1, 3);
+            pulls::measure(&runtime, &peers, &images, counts.image_mib, rounds)?;
+        }
     }
     drop(images);
-    warm::measure(counts.rounds)
+    if counts.wants("warm") {
+        warm::measure(counts.rounds)?;
+    }
+    Ok(())
 }
 
 fn counts() -> anyhow::Result<Counts> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [rounds, image_mib] = words.as_slice() else {
-        anyhow::bail!("usage: sela-measure-sandbox ROUNDS IMAGE_MIB; `cargo xtask bench sandbox` runs it");
+    let [rounds, image_mib, parts @ ..] = words.as_slice() else {
+        anyhow::bail!("usage: sela-measure-sandbox ROUNDS IMAGE_MIB [PART…]; `cargo xtask bench sandbox` runs it");
     };
     Ok(Counts {
         rounds: rounds.parse().context("ROUNDS is a number")?,
         image_mib: image_mib.parse().context("IMAGE_MIB is a number")?,
+        parts: parts.to_vec(),
     })
 }
 

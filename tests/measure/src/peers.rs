@@ -3,14 +3,17 @@
 //! system calls, read only root, no network, the same limits.
 
 use std::io::Read as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
 
 use crate::clock;
-use crate::engines::{Docker, Podman};
+use crate::engines::{Docker, Podman, PodmanStore};
 use crate::image::Small;
 use crate::runtimes::{Bubblewrap, Oci};
 
@@ -35,26 +38,25 @@ pub(crate) trait Peer {
 /// All of them, with what they need beside them.
 pub(crate) struct Peers {
     pub(crate) all: Vec<Box<dyn Peer>>,
-    podman: PathBuf,
+    podman: PodmanStore,
 }
 
 impl Peers {
     pub(crate) fn begin(folder: &Path, small: &Small) -> anyhow::Result<Self> {
         let profile = folder.join("calls.json");
         std::fs::write(&profile, sela_sandbox::docker::call_list().to_string())?;
-        let root = Rooted::bind(small.root()?, &folder.join("root"))?;
-        let root = std::rc::Rc::new(root);
-        let podman = Podman::begin(&folder.join("podman"), small, &profile)?;
-        let podman_root = podman.folder().to_owned();
+        let root = Rc::new(Rooted::bind(small.root()?, &folder.join("root"))?);
+        let view = FirstVersion::where_needed()?.map(Rc::new);
+        let podman = PodmanStore::new(&folder.join("podman"), view.clone())?;
         Ok(Self {
             all: vec![
-                Box::new(Oci::new("crun", &folder.join("crun"), &root)?),
-                Box::new(Oci::new("runc", &folder.join("runc"), &root)?),
+                Box::new(Oci::new("crun", &folder.join("crun"), &root, view)?),
+                Box::new(Oci::new("runc", &folder.join("runc"), &root, None)?),
                 Box::new(Bubblewrap::new(&folder.join("bwrap"), &root)?),
-                Box::new(podman),
+                Box::new(Podman::begin(podman.clone(), small, &profile)?),
                 Box::new(Docker::begin(&folder.join("docker"), small, &profile)?),
             ],
-            podman: podman_root,
+            podman,
         })
     }
 
@@ -66,7 +68,76 @@ impl Peers {
 
     /// Podman with its own folders, for pulling into.
     pub(crate) fn podman(&self) -> Command {
-        Podman::command(&self.podman)
+        self.podman.command()
+    }
+}
+
+/// A view of this machine in which cgroups are of version 1 alone: crun refuses the mixed layout where version 2 has a controller.
+/// `None` where that is no matter.
+pub(crate) struct FirstVersion {
+    holder: Child,
+    namespace: OwnedFd,
+}
+
+impl FirstVersion {
+    const SECOND: &str = "/sys/fs/cgroup/unified";
+
+    fn where_needed() -> anyhow::Result<Option<Self>> {
+        let controllers = std::fs::read_to_string(format!("{}/cgroup.controllers", Self::SECOND));
+        if controllers.is_ok_and(|controllers| !controllers.trim().is_empty()) {
+            Self::make().map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    fn make() -> anyhow::Result<Self> {
+        let script = format!("umount {} && echo made && exec sleep 100000", Self::SECOND);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+        let mut holder = command.stdout(Stdio::piped()).spawn()?;
+        let mut word = [0; 4];
+        let heard = holder.stdout.take().context("a pipe")?.read_exact(&mut word);
+        let namespace = heard.and_then(|()| std::fs::File::open(format!("/proc/{}/ns/mnt", holder.id())));
+        match namespace {
+            Ok(namespace) => Ok(Self {
+                holder,
+                namespace: namespace.into(),
+            }),
+            Err(error) => {
+                holder.kill()?;
+                holder.wait()?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Lets a command see that.
+    pub(crate) fn show_to(view: Option<&Rc<Self>>, command: &mut Command) {
+        let Some(view) = view.map(Rc::as_ref) else { return };
+        let namespace = view.namespace.as_raw_fd();
+        // SAFETY: one system call, which takes numbers only; the descriptor is open as long as the view, which outlives its peers.
+        unsafe {
+            command.pre_exec(move || match libc::setns(namespace, libc::CLONE_NEWNS) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+    }
+
+    /// What is said of whoever was shown that.
+    pub(crate) const fn words(view: Option<&Rc<Self>>) -> &'static str {
+        match view {
+            Some(_) => " (shown cgroups of version 1 alone, since it refuses the mixed ones of this machine)",
+            None => "",
+        }
+    }
+}
+
+impl Drop for FirstVersion {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
     }
 }
 

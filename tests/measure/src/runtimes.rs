@@ -10,28 +10,36 @@ use sela_sandbox::ids::ROOTFUL_RANGE;
 use serde_json::{Value, json};
 
 use crate::native::{MEMORY, PROCESSES};
-use crate::peers::{Peer, Rooted, Running, said};
+use crate::peers::{FirstVersion, Peer, Rooted, Running, said};
 
 /// An OCI runtime.
 pub(crate) struct Oci {
     program: &'static str,
     folder: PathBuf,
     root: Rc<Rooted>,
+    view: Option<Rc<FirstVersion>>,
 }
 
 impl Oci {
-    pub(crate) fn new(program: &'static str, folder: &Path, root: &Rc<Rooted>) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        program: &'static str,
+        folder: &Path,
+        root: &Rc<Rooted>,
+        view: Option<Rc<FirstVersion>>,
+    ) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder.join("state"))?;
         Ok(Self {
             program,
             folder: folder.to_owned(),
             root: Rc::clone(root),
+            view,
         })
     }
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.program);
         command.arg("--root").arg(self.folder.join("state")).args(words);
+        FirstVersion::show_to(self.view.as_ref(), &mut command);
         command
     }
 
@@ -87,7 +95,8 @@ impl Peer for Oci {
 
     fn version(&self) -> anyhow::Result<String> {
         let text = said(Command::new(self.program).arg("--version"))?;
-        Ok(text.lines().next().unwrap_or_default().to_owned())
+        let version = text.lines().next().unwrap_or_default();
+        Ok(format!("{version}{}", FirstVersion::words(self.view.as_ref())))
     }
 
     fn run(&self, name: &str, arguments: &[&str]) -> anyhow::Result<Command> {
