@@ -38,6 +38,8 @@ const LEASE: LeaseState = {
   gross: '0.218033',
 };
 
+const SECOND_LEASE = 'lease_019e2f60-7c00-7d1a-8000-2b6f5c1d7f31';
+
 function reading(uuid: string, celsius: number, watts: number, limit: number, use: number, vram: number): CardReading {
   const value = <T>(of: T): { type: 'value'; value: T } => ({ type: 'value', value: of });
   return {
@@ -251,8 +253,30 @@ export const SCENES = {
   missing: { snapshot: null, strip: null },
   stranger: { snapshot: base, strip: null, stranger: true },
   newer: { snapshot: { ...base, protocol: 2, agent_version: '0.9.0' }, strip: null },
-  /** An agent without a record: the strip begins when the window was opened. */
-  unrecorded: { snapshot: { ...base, cards: [idle], earned: nothingEarned }, strip: null },
+  /** An agent without a record: the strip begins when the window was opened. One job's image is on its way; another's card was wiped. */
+  unrecorded: {
+    snapshot: {
+      ...base,
+      earned: nothingEarned,
+      cards: [
+        {
+          ...idle,
+          lease: {
+            ...LEASE,
+            phase: { type: 'fetching' },
+            thawed_ms: 0,
+            gross: '0.000000',
+            transfer: { done: 812 * 2 ** 20, total: 4 * GIB, layers_done: 3, layers: 9 },
+          },
+        },
+        {
+          ...smallCard,
+          lease: { ...LEASE, lease: SECOND_LEASE, name: 'embeddings', wiped: { wiped: 11.6 * GIB, took_ms: 640 } },
+        },
+      ],
+    },
+    strip: null,
+  },
   troubled: {
     snapshot: {
       ...base,

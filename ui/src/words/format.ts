@@ -18,6 +18,8 @@ export interface Formats {
   percent(value: number): Quantity;
   /** In GB of 2^30 bytes, as cards' memory is sold. */
   memory(bytes: number): Quantity;
+  /** What is transferred: whole MB of 2^20 bytes, from a GB on tenths of a GB. */
+  size(bytes: number): Quantity;
   /** A span of time: "42 s", "4:18", "1:02:03"; rounded up where it counts down to something. */
   span(ms: number, rounding?: 'up' | 'down'): string;
   /** A measured span of milliseconds. */
@@ -51,6 +53,10 @@ export function formats(locale: string, asset = 'USD'): Formats {
     watts: (milliwatts) => ({ value: whole.format(milliwatts / 1000), unit: 'W' }),
     percent: (value) => ({ value: whole.format(value), unit: '%' }),
     memory: (bytes) => ({ value: tenths.format(bytes / 2 ** 30), unit: 'GB' }),
+    size: (bytes) =>
+      bytes < 2 ** 30
+        ? { value: whole.format(bytes / 2 ** 20), unit: 'MB' }
+        : { value: tenths.format(bytes / 2 ** 30), unit: 'GB' },
     span(ms, rounding = 'up') {
       const seconds = rounding === 'up' ? Math.ceil(ms / 1000) : Math.floor(ms / 1000);
       const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];

@@ -159,6 +159,11 @@ export interface Keys {
   'running.earned': null;
   'running.price': null;
   'running.time': null;
+  'running.image': null;
+  'running.layers': null;
+  'running.so_far': { done: string | number };
+  'running.done_of': { done: string | number; total: string | number };
+  'running.wiped': { memory: string | number; span: string | number };
   'running.per_hour': { price: string | number };
   'running.unnamed': { id: string | number };
   'running.end': null;

@@ -1,10 +1,10 @@
 //! `sela jobs`: what runs on the owner's cards, and what ran.
 
 use super::end::Outcome;
-use super::output::{Output, local, span, transferred};
+use super::output::{Output, gib, local, span, transferred};
 use sela_client::Client;
 use sela_protocol::lease::{EndCause, LeasePhase};
-use sela_protocol::local::{JobLine, Page};
+use sela_protocol::local::{CardWiped, ImageTransfer, JobLine, Page};
 use sela_protocol::network::NetworkUse;
 
 /// Shows the newest page.
@@ -39,8 +39,33 @@ pub(crate) async fn jobs(agent: &Client, output: &mut Output) -> Outcome {
         if let Some(network) = &line.network {
             output.line(format!("    {}", network_words(network)))?;
         }
+        for words in preparation_words(line.transfer, line.wiped) {
+            output.line(format!("    {words}"))?;
+        }
     }
     Ok(())
+}
+
+/// What was and is done for a job before it runs, as people say it.
+pub(super) fn preparation_words(transfer: Option<ImageTransfer>, wiped: Option<CardWiped>) -> Vec<String> {
+    let image = transfer.map(|image| {
+        let bytes = match image.total {
+            Some(total) => format!("{} of {}", transferred(image.done), transferred(total)),
+            None => format!("{} so far", transferred(image.done)),
+        };
+        match image.layers {
+            Some(layers) => format!("image: {bytes}, {} of {layers} layers", image.layers_done),
+            None => format!("image: {bytes}"),
+        }
+    });
+    let card = wiped.map(|card| {
+        format!(
+            "{} GiB of the card's memory wiped before it started, in {} ms",
+            gib(card.wiped),
+            card.took_ms.0
+        )
+    });
+    image.into_iter().chain(card).collect()
 }
 
 /// What a job uses of the network, as people say it.
@@ -101,5 +126,41 @@ pub(super) fn end_words(cause: &EndCause) -> String {
         EndCause::JobFault { message } => format!("could not be run: {message}"),
         EndCause::NodeFault { message } => format!("this machine could not run it: {message}"),
         EndCause::Unknown => "for a reason that this version does not know".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sela_protocol::units::{Bytes, Millis};
+
+    #[test]
+    fn how_far_an_image_is_and_that_the_card_was_wiped_are_said_in_words() {
+        let image = |total, layers| ImageTransfer {
+            done: Bytes(812_000_000),
+            total,
+            layers_done: 3,
+            layers,
+        };
+        let wiped = CardWiped {
+            wiped: Bytes::from_gib(24),
+            took_ms: Millis(640),
+        };
+        for (transfer, wiped, words) in [
+            (None, None, vec![]),
+            (
+                Some(image(Some(Bytes(4_000_000_000)), Some(9))),
+                None,
+                vec!["image: 812.0 MB of 4.0 GB, 3 of 9 layers"],
+            ),
+            (Some(image(None, None)), None, vec!["image: 812.0 MB so far"]),
+            (
+                None,
+                Some(wiped),
+                vec!["24.0 GiB of the card's memory wiped before it started, in 640 ms"],
+            ),
+        ] {
+            assert_eq!(preparation_words(transfer, wiped), words);
+        }
     }
 }

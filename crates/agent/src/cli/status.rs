@@ -111,6 +111,9 @@ fn card_lines(card: &CardState, output: &Output) -> Vec<String> {
     lines.extend(card.lease.as_ref().map(|lease| format!("   {}", lease_line(lease))));
     let network = card.lease.as_ref().and_then(|lease| lease.network.as_ref());
     lines.extend(network.map(|used| format!("   {}", super::jobs::network_words(used))));
+    let lease = card.lease.as_ref();
+    let prepared = lease.map(|lease| super::jobs::preparation_words(lease.transfer, lease.wiped));
+    lines.extend(prepared.into_iter().flatten().map(|words| format!("   {words}")));
     if let Availability::Held { reasons } = &card.availability {
         lines.extend(
             reasons
