@@ -47,6 +47,8 @@ fn jobs_are_held_as_promised_on_a_machine_with_cgroup_version_2_alone() {
     for program in ["sela-probe", "examples/attacked-keeper"] {
         machine.give_program(&built.join(program), &format!("t/{program}"));
     }
+    let driver = sela_nvml_sim::find_library().expect("cargo builds the library with this test");
+    machine.give_program(&driver, &format!("t/{}", sela_nvml_sim::LIBRARY_FILE));
     let said = machine.run(SCRIPT);
     println!("{said}");
     assert!(said.contains("test result: ok. 1 passed"), "see above");

@@ -12,11 +12,11 @@ use sela_attacks::catalogue::{self, Attack, Probe};
 use sela_attacks::decoys::Ready;
 use sela_attacks::runner::PLAIN_USER;
 use sela_attacks::verdict::Said;
-use sela_nvml_sim::Allocation;
+use sela_nvml_sim::{Allocation, CardPlan, Lab};
 use sela_protocol::confidential::{Confidential, SealingKey};
-use sela_protocol::id::IdSource;
+use sela_protocol::id::{GpuUuid, IdSource};
 use sela_protocol::units::{Bytes, Millis, UtcMs};
-use sela_sandbox::card::{CardAccess, Placed};
+use sela_sandbox::card::{CardAccess, CardWipe, Placed};
 use sela_sandbox::ids::{IdRange, ROOTFUL_RANGE};
 use sela_sandbox::keeper::wire::{CgroupPlace, Egress, JobPlan, Limits, Program};
 use std::collections::BTreeMap;
@@ -48,6 +48,7 @@ pub(crate) struct Ground {
     sockets: OwnerSockets,
     house: Plain,
     spare: Plain,
+    cards: Lab,
     other: Option<Other>,
 }
 
@@ -86,11 +87,12 @@ impl Ground {
         let ready: Ready = serde_json::from_str(&owner.line()).unwrap();
         let mut house = Plain::probe(&["house"]);
         house.line();
-        for card in ["cards/sela-sim0", "cards/sela-sim1"] {
-            fs::create_dir_all(at("cards")).unwrap();
-            File::create(at(card)).unwrap().set_len(CARD_MIB).unwrap();
-            fs::set_permissions(at(card), fs::Permissions::from_mode(0o666)).unwrap();
-        }
+        let card = || CardPlan {
+            vram_mib: CARD_MIB,
+            driver_reserved_mib: 0,
+            ..CardPlan::rtx_3090()
+        };
+        let cards = Lab::create(&at("cards"), &[card(), card()]).unwrap();
         let mut ground = Self {
             here,
             image,
@@ -102,6 +104,7 @@ impl Ground {
             sockets,
             house,
             spare: Plain::probe(&["spare"]),
+            cards,
             other: None,
             whole,
         };
@@ -125,8 +128,10 @@ impl Ground {
         let kept = plan.scratch.join("kept");
         private(&kept, "another tenant's results\n");
         self.other = Some(Other { job, init, kept });
+    }
 
-        // The owner had the first 16 MiB, the last tenant the first 8 of these.
+    /// What both left in the card's memory: the owner had the first 16 MiB, the last tenant the first 8 of these.
+    fn leave_in_card(&self) {
         for (mib, mark) in [(16, b'O'), (8, b'T')] {
             Allocation::take(&self.card(0), mib).unwrap().fill(mark).unwrap();
         }
@@ -143,8 +148,8 @@ impl Ground {
         folder
     }
 
-    fn card(&self, number: u32) -> PathBuf {
-        self.at(&format!("cards/sela-sim{number}"))
+    fn card(&self, number: usize) -> PathBuf {
+        self.cards.device_node(number)
     }
 
     pub(crate) fn left_word(&self) -> String {
@@ -234,7 +239,9 @@ impl Ground {
         let events = DeviceEvents::start();
         for (probes, user) in [(as_root, 0), (as_user, PLAIN_USER)] {
             let names: Vec<&str> = probes.iter().map(|probe| probe.name).collect();
+            self.leave_in_card();
             let behind = self.behind_walls(&names, user).await;
+            self.leave_in_card();
             let without = control::attacks(&self.arena(Side::Control), &names);
             for probe in probes {
                 let of = |side: &[Said]| seen_by(side, &probe);
@@ -256,6 +263,11 @@ impl Ground {
                 outside: self.card(0),
                 inside: PathBuf::from(CARD_INSIDE),
             }],
+            wipe: Some(CardWipe {
+                card: GpuUuid(self.cards.cards()[0].uuid.clone()),
+                library: sela_nvml_sim::find_library().expect("cargo builds the library with this test"),
+                lab: Some(self.cards.folder().to_owned()),
+            }),
             ..CardAccess::default()
         });
         let outcome = self.start(&plan).finish().await;
