@@ -203,7 +203,7 @@ impl Owner {
                 && snapshot
                     .cards
                     .first()
-                    .is_some_and(|card| card.availability == Availability::Available)
+                    .is_some_and(|card| card.availability.is_available())
         })
         .map(drop)
     }

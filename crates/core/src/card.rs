@@ -20,6 +20,10 @@ pub(crate) struct Card {
     pub(crate) unreadable: Option<String>,
     pub(crate) heat: Heat,
     pub(crate) cool_off_until: Option<BootMs>,
+    /// Whether something that is seen held it when it was last looked at.
+    pub(crate) sensed: bool,
+    /// What was seen must stay away until here.
+    pub(crate) settling_until: Option<BootMs>,
     pub(crate) lease: Option<Lease>,
     pub(crate) last_yield: Option<YieldMeasure>,
     /// What the exchange was last told in this session.
@@ -49,6 +53,8 @@ impl Card {
             unreadable: None,
             heat: Heat::Fit,
             cool_off_until: None,
+            sensed: false,
+            settling_until: None,
             lease: None,
             last_yield: None,
             offered: None,

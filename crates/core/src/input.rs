@@ -3,6 +3,7 @@
 
 use crate::policy::Policy;
 use crate::record::{OpenLease, UnsettledLease};
+use crate::schedule::calendar::Calendar;
 use sela_protocol::blob::BlobId;
 use sela_protocol::card::{CardDescription, CardReading};
 use sela_protocol::id::{GpuUuid, LeaseId, NodeId};
@@ -41,6 +42,13 @@ pub enum Input {
     /// What is seen of the owner. Sent on every change, and at least each second while a job runs, else each ten: silence
     /// is a reason to hold.
     Signals(Signals),
+    /// A calendar was read, or could not be.
+    Calendar {
+        /// Under which name the owner's schedule has it.
+        name: String,
+        /// What came of it, or why nothing did.
+        attempt: Result<Calendar, String>,
+    },
     /// The cards that there are.
     Cards(Vec<CardDescription>),
     /// What the cards report; a card that is missing here while known did not answer.

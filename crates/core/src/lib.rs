@@ -4,6 +4,7 @@
 mod card;
 mod catch_up;
 mod effect;
+mod foreign;
 mod heartbeat;
 mod input;
 mod lease;
@@ -11,14 +12,17 @@ mod policy;
 mod presence;
 mod record;
 pub mod schedule;
+mod senses;
 mod speech;
 mod state;
+mod stop;
 mod tenure;
+mod timetable;
 mod view;
 mod wake;
 
 pub use effect::Effect;
 pub use input::{Input, LeaseEvent, MarketInput, RecoveredLease};
-pub use policy::{CardPolicy, Policy};
+pub use policy::{BatteryRule, CardPolicy, Policy};
 pub use record::{OpenLease, Record, UnsettledLease};
 pub use state::State;

@@ -4,8 +4,8 @@
 use crate::effect::Effect;
 use crate::input::RecoveredLease;
 use crate::lease::Lease;
-use crate::presence;
 use crate::record::{OpenLease, Record, UnsettledLease};
+use crate::senses;
 use crate::state::State;
 use crate::tenure::at_once;
 use sela_protocol::card::CardDescription;
@@ -58,7 +58,7 @@ impl State {
         let Some(card) = self.cards.get_mut(gpu) else {
             return;
         };
-        let available = *availability == Availability::Available && card.lease.is_none();
+        let available = availability.is_available() && card.lease.is_none();
         let offer = Offer {
             gpu: gpu.clone(),
             floor,
@@ -191,7 +191,7 @@ impl State {
             accepted_utc_ms: now.utc_ms,
             lab: self.lab,
         };
-        let last_input = presence::last_input(&self.signals);
+        let last_input = senses::last_input(&self.signals);
         if let Some(card) = self.cards.get_mut(&award.gpu) {
             effects.push(Effect::Append(Record::Accepted(open)));
             effects.push(Effect::Send(NodeMessage::Accept { lease, fencing }));
@@ -240,7 +240,7 @@ impl State {
             return Err("the card has a job".into());
         }
         match self.availability(&award.gpu, now) {
-            Availability::Available => Ok(()),
+            Availability::Available { .. } => Ok(()),
             // The owner's reasons are the owner's: the market learns that the card is held, not what they do.
             Availability::Held { .. } => Err("the owner holds the card".into()),
         }

@@ -4,11 +4,16 @@
 use crate::Effect;
 use crate::card::Card;
 use crate::catch_up::CatchUp;
+use crate::foreign::Activity;
 use crate::input::{Input, MarketInput};
 use crate::lease::{Lease, Stop};
 use crate::policy::Policy;
 use crate::presence::{self, Service, Surroundings};
 use crate::record::{Record, UnsettledLease};
+use crate::schedule;
+use crate::senses;
+use crate::stop::stop_demand;
+use crate::timetable::{Hours, Timetable};
 use crate::wake::Wake;
 use sela_protocol::card::{CardDescription, CardReading};
 use sela_protocol::id::{GpuUuid, LeaseId, NodeId};
@@ -16,7 +21,7 @@ use sela_protocol::lease::EndCause;
 use sela_protocol::local::{CardState, Command, CommandReply, Earned, Event, IsolationState, MarketLink, Pause};
 use sela_protocol::node::{NodeMessage, Scratch};
 use sela_protocol::presence::{Availability, HoldReason, Observed, Signals};
-use sela_protocol::units::{BootMs, Millis, Now, Percent};
+use sela_protocol::units::{BootMs, Millis, Now, Percent, UtcMs};
 use std::collections::BTreeMap;
 
 /// While a job runs, sensors and cards report each second and may miss three reports.
@@ -41,6 +46,10 @@ pub struct State {
     pub(crate) settings_problem: Option<String>,
     pub(crate) signals: Signals,
     signals_heard: BootMs,
+    /// Whether sensors have said anything yet: what is unknown before that is no flapping.
+    signals_seen: bool,
+    activity: Activity,
+    timetable: Timetable,
     pub(crate) cards: BTreeMap<GpuUuid, Card>,
     pub(crate) market: MarketLink,
     pub(crate) node: Option<NodeId>,
@@ -64,6 +73,7 @@ impl State {
     pub fn new(policy: Policy, now: Now) -> Self {
         let nothing_seen = || "nothing seen yet".to_owned();
         Self {
+            timetable: Timetable::new(&policy),
             policy,
             service: Service::Starting,
             lab: false,
@@ -86,6 +96,8 @@ impl State {
                 senses: Box::new(sela_protocol::senses::Senses::unseen()),
             },
             signals_heard: now.boot_ms,
+            signals_seen: false,
+            activity: Activity::default(),
             cards: BTreeMap::new(),
             market: MarketLink::NotConfigured,
             node: None,
@@ -138,7 +150,11 @@ impl State {
                 }
             }
             Input::Tick => {}
-            Input::Policy(policy) => self.policy = policy,
+            Input::Policy(policy) => {
+                self.timetable.follow(&policy);
+                self.policy = policy;
+            }
+            Input::Calendar { name, attempt } => self.timetable.heard(name, attempt, now),
             Input::SettingsProblem(problem) => {
                 if problem != self.settings_problem {
                     self.settings_problem.clone_from(&problem);
@@ -147,6 +163,8 @@ impl State {
             }
             Input::Signals(signals) => {
                 self.signals_heard = now.boot_ms;
+                self.signals_seen = true;
+                self.activity.seen(&signals.foreign, now);
                 if signals != self.signals {
                     self.signals = signals;
                     effects.push(Effect::Publish(Event::Signals(Box::new(self.signals.clone()))));
@@ -225,15 +243,19 @@ impl State {
     fn command(&mut self, command: Command, now: Now, effects: &mut Vec<Effect>) -> CommandReply {
         match command {
             Command::Pause { for_ms } => {
-                let until_utc_ms = for_ms.map(|span| now.utc_ms.plus(span));
-                self.set_pause(
-                    Some(Pause {
-                        since_utc_ms: now.utc_ms,
-                        until_utc_ms,
-                    }),
-                    effects,
-                );
+                self.pause_until(for_ms.map(|span| now.utc_ms.plus(span)), now, effects);
                 CommandReply::Done
+            }
+            Command::PauseUntilTomorrow { zone } => {
+                match schedule::tomorrow(now.utc_ms, &zone, self.timetable.zones()) {
+                    Ok(tomorrow) => {
+                        self.pause_until(Some(tomorrow), now, effects);
+                        CommandReply::Done
+                    }
+                    Err(fault) => CommandReply::Refused {
+                        message: fault.to_string(),
+                    },
+                }
             }
             Command::Resume => {
                 self.set_pause(None, effects);
@@ -256,6 +278,14 @@ impl State {
                 message: "this agent does not know that command; update the agent".into(),
             },
         }
+    }
+
+    fn pause_until(&mut self, until_utc_ms: Option<UtcMs>, now: Now, effects: &mut Vec<Effect>) {
+        let pause = Pause {
+            since_utc_ms: now.utc_ms,
+            until_utc_ms,
+        };
+        self.set_pause(Some(pause), effects);
     }
 
     fn set_pause(&mut self, pause: Option<Pause>, effects: &mut Vec<Effect>) {
@@ -283,6 +313,7 @@ impl State {
         self.end_pause(now, effects);
         let uuids: Vec<GpuUuid> = self.cards.keys().cloned().collect();
         for gpu in &uuids {
+            self.settle_senses(gpu, now);
             let availability = self.availability(gpu, now);
             self.settle_lease(gpu, &availability, now, effects);
             self.settle_finished(gpu, now, effects);
@@ -334,6 +365,7 @@ impl State {
     }
 
     pub(crate) fn availability(&mut self, gpu: &GpuUuid, now: Now) -> Availability {
+        let hours = self.timetable.hours(gpu, &self.policy, now, &mut self.wake);
         let Some(card) = self.cards.get(gpu) else {
             return Availability::Held {
                 reasons: vec![HoldReason::CardUnreadable {
@@ -341,29 +373,57 @@ impl State {
                 }],
             };
         };
-        let around = Surroundings {
+        let around = self.surroundings(&hours);
+        let mut wake = self.wake;
+        let availability = presence::availability(&around, card, self.policy.for_card(gpu), now, &mut wake);
+        self.wake = wake;
+        availability
+    }
+
+    /// Notes whether anything that is seen holds a card. Once it has gone it must stay away for a while: a source that comes and goes ten
+    /// times a second offers nothing.
+    fn settle_senses(&mut self, gpu: &GpuUuid, now: Now) {
+        let hours = Hours::default();
+        let policy = self.policy.for_card(gpu);
+        let Some(card) = self.cards.get(gpu) else { return };
+        let mut wake = self.wake;
+        let sensed = !presence::sensed(&self.surroundings(&hours), card, policy, now, &mut wake).is_empty();
+        let steady_for = policy.steady_for;
+        self.wake = wake;
+        let seen = self.signals_seen;
+        if let Some(card) = self.cards.get_mut(gpu) {
+            if card.sensed && !sensed {
+                card.settling_until = Some(now.boot_ms.plus(steady_for));
+            }
+            card.sensed = sensed && seen;
+        }
+    }
+
+    fn surroundings<'a>(&'a self, hours: &'a Hours) -> Surroundings<'a> {
+        Surroundings {
             service: self.service,
             asleep: self.asleep,
             pause: self.pause,
             isolation: &self.isolation,
             signals: &self.signals,
+            activity: &self.activity,
+            hours,
             signals_heard: self.signals_heard,
             patience: if self.attention {
                 PATIENCE_RUNNING
             } else {
                 PATIENCE_IDLE
             },
-        };
-        presence::availability(&around, card, self.policy.for_card(gpu), now, &mut self.wake)
+        }
     }
 
     fn settle_lease(&mut self, gpu: &GpuUuid, availability: &Availability, now: Now, effects: &mut Vec<Effect>) {
-        let newest_input = presence::last_input(&self.signals);
+        let newest_input = senses::last_input(&self.signals);
         let policy = self.policy.cards.get(gpu).unwrap_or(&self.policy.rest);
         let Some(lease) = self.cards.get_mut(gpu).and_then(|card| card.lease.as_mut()) else {
             return;
         };
-        let stop = stop_demand(lease, availability, newest_input, now, &mut self.wake);
+        let stop = stop_demand(lease, availability, newest_input, policy, now, &mut self.wake);
         let before = lease.phase_word();
         effects.extend(lease.settle(stop, policy, now, &mut self.wake));
         let after = lease.phase_word();
@@ -468,45 +528,5 @@ impl State {
                 }
             }
         }
-    }
-}
-
-/// The strongest reason to stop the job of a lease now.
-fn stop_demand(
-    lease: &Lease,
-    availability: &Availability,
-    newest_input: Option<BootMs>,
-    now: Now,
-    wake: &mut Wake,
-) -> Option<Stop> {
-    if wake.due(now.boot_ms, lease.expires) {
-        return Some(Stop::End(EndCause::LeaseExpired));
-    }
-    let reasons = match availability {
-        Availability::Available => &[][..],
-        Availability::Held { reasons } => reasons,
-    };
-    let end = reasons.iter().find_map(|reason| match reason {
-        HoldReason::Paused { .. } => Some(EndCause::OwnerCommand),
-        HoldReason::Starting | HoldReason::Stopping | HoldReason::Asleep => Some(EndCause::Shutdown),
-        HoldReason::NoIsolation { why } => Some(EndCause::NodeFault { message: why.clone() }),
-        HoldReason::Hot { .. } => Some(EndCause::Hot),
-        HoldReason::CardUnreadable { .. } => Some(EndCause::CardLost),
-        HoldReason::ForeignUse { process } => Some(EndCause::OwnerProgram {
-            name: process.name.clone(),
-        }),
-        HoldReason::SignalUnknown { signal, .. } => Some(EndCause::SensorSilent { what: signal.clone() }),
-        HoldReason::InputRecent { .. }
-        | HoldReason::CoolOff { .. }
-        | HoldReason::SettingsBroken { .. }
-        | HoldReason::Unknown => None,
-    });
-    let recent_input = reasons
-        .iter()
-        .any(|reason| matches!(reason, HoldReason::InputRecent { .. }));
-    match (end, lease.cancelled.clone()) {
-        (Some(cause), _) => Some(Stop::End(cause)),
-        (None, Some(cancelled)) => Some(cancelled),
-        (None, None) => newest_input.filter(|_| recent_input).map(Stop::Input),
     }
 }

@@ -218,7 +218,11 @@ pub(crate) fn at_once(cause: &EndCause) -> Option<EndCause> {
 const fn is_owners(cause: &EndCause) -> bool {
     matches!(
         cause,
-        EndCause::OwnerInput | EndCause::OwnerProgram { .. } | EndCause::OwnerCommand | EndCause::SensorSilent { .. }
+        EndCause::OwnerInput
+            | EndCause::OwnerProgram { .. }
+            | EndCause::OwnerCommand
+            | EndCause::OwnerRule
+            | EndCause::SensorSilent { .. }
     )
 }
 

@@ -66,6 +66,8 @@ pub enum EndCause {
     },
     /// The owner paused or pressed "end it now".
     OwnerCommand,
+    /// A rule of the owner's says so: the schedule closed, the machine went on battery, the network costs.
+    OwnerRule,
     /// The machine goes to sleep or shuts down, or the agent is quit.
     Shutdown,
     /// The card became too hot.
@@ -124,6 +126,7 @@ impl EndCause {
             Self::OwnerInput
             | Self::OwnerProgram { .. }
             | Self::OwnerCommand
+            | Self::OwnerRule
             | Self::Shutdown
             | Self::Hot
             | Self::SensorSilent { .. }

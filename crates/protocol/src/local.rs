@@ -370,6 +370,11 @@ pub enum Command {
         /// For how long; until told otherwise where `None`.
         for_ms: Option<Millis>,
     },
+    /// Share no card until the next morning, and end what runs.
+    PauseUntilTomorrow {
+        /// Whose morning: a zone as the time zone database names it.
+        zone: String,
+    },
     /// Share again.
     Resume,
     /// End one lease now.

@@ -2,7 +2,7 @@
 //! because `sela why`, the log and the window must say the same; when a reason holds is decided in `sela-core`.
 
 use crate::id::GpuUuid;
-use crate::senses::Senses;
+use crate::senses::{EngagementKind, PlayKind, Senses};
 use crate::units::{BootMs, Bytes, Celsius, Millis, Percent, UtcMs};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -104,6 +104,66 @@ pub enum HoldReason {
     ForeignUse {
         /// Its process.
         process: ForeignUse,
+        /// How long it still counts if it goes on computing nothing; until it ends where `None`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "bindings", ts(optional))]
+        idle_for_ms: Option<Millis>,
+    },
+    /// The owner has a pad in hands.
+    GamepadRecent {
+        /// How long ago it last moved.
+        idle_ms: Millis,
+        /// How long it must be quiet.
+        needed_ms: Millis,
+        /// What saw it.
+        source: String,
+    },
+    /// The owner is engaged in something without touching anything.
+    Engaged {
+        /// In what.
+        kind: EngagementKind,
+        /// The program.
+        program: String,
+    },
+    /// A game, or what the owner wants treated as one.
+    Playing {
+        /// How it was recognised.
+        kind: PlayKind,
+        /// The program.
+        program: String,
+    },
+    /// Somebody works at this machine from elsewhere.
+    RemoteSession {
+        /// By which way.
+        by: String,
+    },
+    /// The machine lives on a battery.
+    OnBattery {
+        /// What is left of it, where it is told.
+        charge: Option<Percent>,
+        /// From this on the owner shares all the same; never where `None`.
+        least: Option<Percent>,
+    },
+    /// The network costs by volume.
+    Metered,
+    /// The card sleeps, and is not woken by looking.
+    CardAsleep,
+    /// The owner's schedule is closed.
+    OutsideSchedule {
+        /// When it opens next; not within the coming weeks where `None`.
+        opens_utc_ms: Option<UtcMs>,
+        /// The zone whose clock counts.
+        zone: String,
+    },
+    /// The owner's schedule may be closed: not all of it can be known.
+    ScheduleUnsure {
+        /// What is missing, and how to mend it.
+        why: String,
+    },
+    /// What held the card has just gone, and must stay away for a moment.
+    Settling {
+        /// For how long still.
+        remaining_ms: Millis,
     },
     /// The owner said so.
     Paused {
@@ -170,14 +230,89 @@ impl fmt::Display for HoldReason {
                     Span(*remaining_ms)
                 )
             }
-            Self::ForeignUse { process } => {
+            Self::ForeignUse { process, idle_for_ms } => {
                 let name = process.name.as_deref().unwrap_or("a program");
                 write!(out, "{name} (process {}) is using the card", process.pid)?;
                 if let Some(bytes) = process.vram_used {
                     write!(out, " and holds {} MiB of its memory", bytes.0 >> 20)?;
                 }
+                match idle_for_ms {
+                    None => write!(out, "; sharing resumes when it has ended"),
+                    Some(left) => write!(
+                        out,
+                        "; sharing resumes when it has ended, or computed nothing for {} more",
+                        Span(*left)
+                    ),
+                }
+            }
+            Self::GamepadRecent {
+                idle_ms,
+                needed_ms,
+                source,
+            } => write!(
+                out,
+                "gamepad used {} ago ({source}); sharing resumes after {} without input, in {}",
+                Span(*idle_ms),
+                Span(*needed_ms),
+                Span(Millis(needed_ms.0.saturating_sub(idle_ms.0)))
+            ),
+            Self::Engaged { kind, program } => {
+                match kind {
+                    EngagementKind::KeepsAwake => {
+                        write!(out, "{program} keeps the screen on, as for a film or a call")?
+                    }
+                    EngagementKind::Camera => write!(out, "a camera is in use ({program})")?,
+                    EngagementKind::Microphone => write!(out, "a microphone is in use ({program})")?,
+                    EngagementKind::Unknown => write!(out, "you are engaged in something ({program})")?,
+                }
+                write!(out, "; sharing resumes when that has ended")
+            }
+            Self::Playing { kind, program } => {
+                match kind {
+                    PlayKind::GameMode => write!(out, "{program} plays: it asked for game mode")?,
+                    PlayKind::Fullscreen => write!(out, "{program} fills the screen")?,
+                    PlayKind::Steam => write!(out, "Steam says that {program} runs")?,
+                    PlayKind::Vr => write!(out, "VR is on ({program})")?,
+                    PlayKind::Listed => write!(out, "{program} runs, which is on your list")?,
+                    PlayKind::Unknown => write!(out, "{program} plays")?,
+                }
                 write!(out, "; sharing resumes when it has ended")
             }
+            Self::RemoteSession { by } => {
+                write!(
+                    out,
+                    "somebody works here from elsewhere ({by}); sharing resumes when that has ended"
+                )
+            }
+            Self::OnBattery { charge, least } => {
+                write!(out, "this PC is on battery")?;
+                if let Some(charge) = charge {
+                    write!(out, " ({charge})")?;
+                }
+                match least {
+                    None => write!(out, "; sharing resumes on mains"),
+                    Some(least) => write!(out, "; sharing resumes on mains, or from {least} on"),
+                }
+            }
+            Self::Metered => write!(out, "the network costs by volume; sharing resumes on one that does not"),
+            Self::CardAsleep => write!(
+                out,
+                "the card sleeps to save power and is not woken by looking; sharing resumes when something has woken it"
+            ),
+            Self::OutsideSchedule {
+                opens_utc_ms: Some(opens),
+                zone,
+            } => write!(out, "your schedule is closed; it opens at {} (UTC ms; {zone})", opens.0),
+            Self::OutsideSchedule {
+                opens_utc_ms: None,
+                zone,
+            } => write!(out, "your schedule is closed, for weeks ({zone}); change it to share"),
+            Self::ScheduleUnsure { why } => write!(out, "your schedule may be closed: {why}"),
+            Self::Settling { remaining_ms } => write!(
+                out,
+                "what held it has just gone; sharing resumes in {} if it stays away",
+                Span(*remaining_ms)
+            ),
             Self::Paused { until_utc_ms: None } => write!(out, "you paused it; `sela resume` shares again"),
             Self::Paused {
                 until_utc_ms: Some(until),
@@ -232,10 +367,25 @@ impl fmt::Display for Span {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Availability {
     /// It may.
-    Available,
+    Available {
+        /// Until when, where the owner's schedule says; without a known end where `None`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "bindings", ts(optional))]
+        until_utc_ms: Option<UtcMs>,
+    },
     /// It may not, for these reasons; never empty.
     Held {
         /// All that hold, the one that lasts longest first.
         reasons: Vec<HoldReason>,
     },
+}
+
+impl Availability {
+    /// Shared without a known end.
+    pub const OPEN: Self = Self::Available { until_utc_ms: None };
+
+    /// Whether it may.
+    pub const fn is_available(&self) -> bool {
+        matches!(self, Self::Available { .. })
+    }
 }

@@ -54,8 +54,8 @@ fn of_card(card: &CardState, market: &MarketLink) -> CardCondition {
         };
     }
     match &card.availability {
-        Availability::Available if matches!(market, MarketLink::Connected { .. }) => CardCondition::Offered,
-        Availability::Available => CardCondition::Waiting,
+        Availability::Available { .. } if matches!(market, MarketLink::Connected { .. }) => CardCondition::Offered,
+        Availability::Available { .. } => CardCondition::Waiting,
         Availability::Held { reasons } => {
             if reasons.iter().any(|reason| matches!(reason, HoldReason::Paused { .. })) {
                 CardCondition::Paused
@@ -78,7 +78,7 @@ impl Condition {
         let everywhere = |reason: &HoldReason| {
             snapshot.cards.iter().all(|card| match &card.availability {
                 Availability::Held { reasons } => reasons.contains(reason),
-                Availability::Available => false,
+                Availability::Available { .. } => false,
             })
         };
         if cards.is_empty() {

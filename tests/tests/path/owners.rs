@@ -90,7 +90,7 @@ fn a_hot_reading_ends_the_job_and_the_card_rests_until_it_has_cooled() {
         world.wait_until_nothing_is_left(&[lease])?;
         card_faults(world, CardFaults::default())?;
         world.owner.wait("the card to be cool", |snapshot| {
-            snapshot.cards[0].availability == Availability::Available
+            snapshot.cards[0].availability.is_available()
         })?;
         done_on_a_second_lease(world, job, 60).map(drop)
     });

@@ -9,7 +9,11 @@ export type Command = { "type": "pause",
 /**
  * For how long; until told otherwise where `None`.
  */
-for_ms: Millis | null, } | { "type": "resume" } | { "type": "end_lease", 
+for_ms: Millis | null, } | { "type": "pause_until_tomorrow", 
+/**
+ * Whose morning: a zone as the time zone database names it.
+ */
+zone: string, } | { "type": "resume" } | { "type": "end_lease", 
 /**
  * Which.
  */

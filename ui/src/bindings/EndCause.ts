@@ -11,7 +11,7 @@ code: number, } | { "type": "out_of_memory" } | { "type": "wall_limit" } | { "ty
 /**
  * Its name, where it could be read.
  */
-name: string | null, } | { "type": "owner_command" } | { "type": "shutdown" } | { "type": "hot" } | { "type": "sensor_silent", 
+name: string | null, } | { "type": "owner_command" } | { "type": "owner_rule" } | { "type": "shutdown" } | { "type": "hot" } | { "type": "sensor_silent", 
 /**
  * Which.
  */

@@ -36,7 +36,36 @@ export function clause(reason: HoldReason, telling: Telling): string {
       return say(among ? 'reason.cool_off_among' : 'reason.cool_off', { left });
     }
     case 'foreign_use':
-      return foreignClause(reason.process, telling);
+      return foreignClause(reason, telling);
+    case 'gamepad_recent': {
+      const idle = reason.idle_ms + since_ms;
+      const left = reason.needed_ms - idle;
+      const ago = show.span(idle, 'down');
+      if (left <= 0) return say('reason.gamepad_recent_due', { ago });
+      return say(among ? 'reason.gamepad_recent_among' : 'reason.gamepad_recent', { ago, left: show.span(left) });
+    }
+    case 'engaged':
+      return say(`reason.engaged.${reason.kind}`, { program: reason.program });
+    case 'playing':
+      return say(`reason.playing.${reason.kind}`, { program: reason.program });
+    case 'remote_session':
+      return say('reason.remote_session', { by: reason.by });
+    case 'on_battery':
+      return batteryClause(reason.charge, reason.least, telling);
+    case 'outside_schedule':
+      return reason.opens_utc_ms === null
+        ? say('reason.outside_schedule')
+        : say('reason.outside_schedule_until', { time: show.moment(reason.opens_utc_ms, now_utc_ms) });
+    case 'schedule_unsure':
+      return say('reason.schedule_unsure', { why: reason.why });
+    case 'settling': {
+      if (among) return say('reason.settling_among');
+      return say('reason.settling', { left: show.span(Math.max(0, reason.remaining_ms - since_ms)) });
+    }
+    case 'metered':
+      return say('reason.metered');
+    case 'card_asleep':
+      return say('reason.card_asleep');
     case 'paused':
       return reason.until_utc_ms === null
         ? say('reason.paused')
@@ -68,6 +97,17 @@ export function pastClause(reason: HoldReason, say: Say): string {
   switch (reason.type) {
     case 'foreign_use':
       return say('strip.why.foreign_use', { program: programName(reason.process, say) });
+    case 'playing':
+      return say('strip.why.playing', { program: reason.program });
+    case 'gamepad_recent':
+    case 'engaged':
+    case 'remote_session':
+    case 'on_battery':
+    case 'metered':
+    case 'card_asleep':
+    case 'outside_schedule':
+    case 'schedule_unsure':
+    case 'settling':
     case 'input_recent':
     case 'signal_unknown':
     case 'cool_off':
@@ -105,6 +145,7 @@ export function causeClause(cause: EndCause, say: Say): string {
     case 'displaced':
     case 'owner_input':
     case 'owner_command':
+    case 'owner_rule':
     case 'shutdown':
     case 'hot':
     case 'card_lost':
@@ -127,10 +168,27 @@ export function isProtection(cause: EndCause): boolean {
   return cause.type === 'hot' || cause.type === 'sensor_silent' || cause.type === 'card_lost';
 }
 
-function foreignClause(process: ForeignUse, { say, show }: Telling): string {
+function foreignClause(
+  { process, idle_for_ms }: Extract<HoldReason, { type: 'foreign_use' }>,
+  { say, show, since_ms, among }: Telling,
+): string {
   const program = programName(process, say);
+  if (process.vram_used !== null && idle_for_ms !== undefined && !among) {
+    const memory = written(show.memory(process.vram_used));
+    return say('reason.foreign_idle', { program, memory, left: show.span(Math.max(0, idle_for_ms - since_ms)) });
+  }
   if (process.vram_used === null) return say('reason.foreign_use', { program });
   return say('reason.foreign_use_memory', { program, memory: written(show.memory(process.vram_used)) });
+}
+
+function batteryClause(charge: number | null, least: number | null, { say, show }: Telling): string {
+  const share = (value: number): string => written(show.percent(value));
+  if (charge === null) {
+    return least === null ? say('reason.on_battery') : say('reason.on_battery_least', { least: share(least) });
+  }
+  return least === null
+    ? say('reason.on_battery_charge', { charge: share(charge) })
+    : say('reason.on_battery_charge_least', { charge: share(charge), least: share(least) });
 }
 
 function programName(process: ForeignUse, say: Say): string {
@@ -146,6 +204,20 @@ function signalName(signal: string, say: Say): string {
       return say('reason.signal.foreign');
     case 'all signals':
       return say('reason.signal.all');
+    case 'gamepad':
+      return say('reason.signal.gamepad');
+    case 'film or call':
+      return say('reason.signal.engaged');
+    case 'game':
+      return say('reason.signal.playing');
+    case 'remote session':
+      return say('reason.signal.remote');
+    case 'power source':
+      return say('reason.signal.power');
+    case 'network cost':
+      return say('reason.signal.metered');
+    case 'sleeping cards':
+      return say('reason.signal.sleeping');
     default:
       return signal;
   }

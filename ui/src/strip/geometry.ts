@@ -30,13 +30,23 @@ const LEAST_SOLD_HEIGHT = 0.5;
 /** Stretches that are closer than this touch. */
 const SEAM_PX = 0.5;
 
+/** The owner's own use of the PC, as opposed to what only keeps the card from being shared. */
+const OWN: ReadonlySet<HoldReason['type']> = new Set([
+  'input_recent',
+  'gamepad_recent',
+  'foreign_use',
+  'playing',
+  'engaged',
+  'remote_session',
+]);
+
 export function kindOf(stretch: Stretch): BandKind {
   if (stretch.sold !== null) return 'sold';
   return stretch.held === null ? 'offered' : heldKind(stretch.held);
 }
 
 function heldKind(reason: HoldReason): BandKind {
-  return reason.type === 'input_recent' || reason.type === 'foreign_use' ? 'own' : 'held';
+  return OWN.has(reason.type) ? 'own' : 'held';
 }
 
 /** The highest price at which anything was sold, as a number of the asset; 0 where nothing was. */

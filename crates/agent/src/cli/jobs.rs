@@ -115,6 +115,7 @@ pub(super) fn end_words(cause: &EndCause) -> String {
             format!("given back: {} wanted the card", name.as_deref().unwrap_or("a program"))
         }
         EndCause::OwnerCommand => "given back: the owner said so".to_owned(),
+        EndCause::OwnerRule => "given back: your schedule, battery or network rule said so".to_owned(),
         EndCause::Shutdown => "the machine or the agent was stopped".to_owned(),
         EndCause::Hot => "the card became too hot".to_owned(),
         EndCause::SensorSilent { what } => format!("{what} went silent"),

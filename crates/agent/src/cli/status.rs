@@ -76,7 +76,7 @@ pub(super) fn sentence(snapshot: &Snapshot) -> String {
     }
     let count = |wanted: fn(&CardState) -> bool| snapshot.cards.iter().filter(|card| wanted(card)).count();
     let earning = count(|card| card.lease.is_some());
-    let offered = count(|card| card.lease.is_none() && card.availability == Availability::Available);
+    let offered = count(|card| card.lease.is_none() && card.availability.is_available());
     match (earning, offered, &snapshot.market) {
         (1.., _, _) => format!("Earning on {}.", of_cards(earning)),
         (0, 1.., MarketLink::Connected { .. }) => format!("Offering {}; no job has come yet.", of_cards(offered)),
@@ -96,7 +96,7 @@ pub(super) fn sentence(snapshot: &Snapshot) -> String {
 fn first_reason(snapshot: &Snapshot) -> Option<&HoldReason> {
     snapshot.cards.iter().find_map(|card| match &card.availability {
         Availability::Held { reasons } => reasons.first(),
-        Availability::Available => None,
+        Availability::Available { .. } => None,
     })
 }
 
@@ -104,7 +104,7 @@ fn card_lines(card: &CardState, output: &Output) -> Vec<String> {
     let description = &card.description;
     let state = match (&card.lease, &card.availability) {
         (Some(_), _) => output.tone(Tone::Earning, "earning"),
-        (None, Availability::Available) => "offered".to_owned(),
+        (None, Availability::Available { .. }) => "offered".to_owned(),
         (None, Availability::Held { .. }) => output.tone(Tone::Held, "held"),
     };
     let mut lines = vec![format!("{}  {}  {state}", description.index, marked(description))];

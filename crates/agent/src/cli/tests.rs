@@ -114,7 +114,7 @@ fn the_first_line_of_status_is_a_sentence_that_says_what_is_so() {
         }),
         ..with(vec![card(0, held())], MarketLink::NotConfigured)
     };
-    let two = vec![card(0, held()), card(1, Availability::Available)];
+    let two = vec![card(0, held()), card(1, Availability::OPEN)];
     for (snapshot, begins) in [
         (empty.clone(), "No card was found"),
         (paused, "Paused: nothing is shared"),

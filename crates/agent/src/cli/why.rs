@@ -33,10 +33,13 @@ pub(crate) async fn why(agent: &Client, gpu: Option<&str>, output: &mut Output) 
                     output.line(format!("  {}", reason_words(reason)))?;
                 }
             }
-            (Availability::Available, Some(_)) => {
+            (Availability::Available { .. }, Some(_)) => {
                 output.line(format!("{name} is shared: a job is on it."))?;
             }
-            (Availability::Available, None) => output.line(format!("{name} is shared: nothing holds it."))?,
+            (Availability::Available { until_utc_ms }, None) => {
+                let until = until_utc_ms.map(|until| format!(", until {} by your schedule", super::output::local(until)));
+                output.line(format!("{name} is shared: nothing holds it{}.", until.unwrap_or_default()))?;
+            }
         }
     }
     output.line("")?;
@@ -64,6 +67,13 @@ pub(super) fn reason_words(reason: &HoldReason) -> String {
             "you paused it until {}; `sela resume` shares again at once",
             super::output::local(*until)
         );
+    }
+    if let HoldReason::OutsideSchedule {
+        opens_utc_ms: Some(opens),
+        zone,
+    } = reason
+    {
+        return format!("your schedule is closed ({zone}); it opens {}", super::output::local(*opens));
     }
     reason.to_string()
 }

@@ -189,6 +189,7 @@ impl AgentLoop {
             | Input::Policy(_)
             | Input::SettingsProblem(_)
             | Input::Signals(_)
+            | Input::Calendar { .. }
             | Input::CardUnreadable { .. }
             | Input::CardUse { .. }
             | Input::Command { .. }

@@ -125,7 +125,7 @@ fn kind(stretch: &Stretch) -> (Option<LeaseId>, Option<Discriminant<HoldReason>>
 
 fn stretch_of(card: &CardState, now: UtcMs) -> Stretch {
     let held = match &card.availability {
-        Availability::Available => None,
+        Availability::Available { .. } => None,
         Availability::Held { reasons } => Some(reasons.first().cloned().unwrap_or(HoldReason::Unknown)),
     };
     Stretch {

@@ -31,7 +31,7 @@ fn card(gpu: &str, reasons: &[HoldReason], lease: Option<(LeaseId, JobId)>) -> E
             resume_below: Celsius(70),
         },
         availability: match reasons {
-            [] => Availability::Available,
+            [] => Availability::OPEN,
             reasons => Availability::Held {
                 reasons: reasons.to_vec(),
             },

@@ -22,11 +22,29 @@ pub use slots::{Slot, Slots};
 pub use zone::Zones;
 
 use calendar::Feed;
+use jiff::civil::Time;
 use jiff::tz::TimeZone;
+use sela_protocol::units::UtcMs;
 use std::collections::BTreeMap;
 
 /// The calendars that are read, by name.
 pub type Feeds = BTreeMap<String, Feed>;
+
+/// When a pause "until tomorrow" ends: after the night, before the day.
+const MORNING: Time = Time::constant(6, 0, 0, 0);
+
+/// Six in the morning of the next date on a zone's wall.
+///
+/// # Errors
+/// Where there is no such zone.
+pub fn tomorrow(now: UtcMs, zone: &str, zones: &Zones) -> Result<UtcMs, PlanFault> {
+    let clock = zones.named(zone)?;
+    week::moment(now)
+        .and_then(|now| clock.to_datetime(now).date().tomorrow().ok())
+        .and_then(|date| clock.to_timestamp(date.to_datetime(MORNING)).ok())
+        .map(week::utc)
+        .ok_or_else(|| PlanFault("there is no tomorrow".into()))
+}
 
 /// A plan whose zone is found and whose windows make sense.
 #[derive(Debug, Clone)]

@@ -26,6 +26,10 @@ pub struct World {
     pub now: Now,
     pub last_input: Option<BootMs>,
     pub foreign: Vec<ForeignUse>,
+    /// What else is seen.
+    pub senses: sela_protocol::senses::Senses,
+    /// The source of keyboard and mouse fails.
+    pub blind: bool,
     pub temperature: i32,
     /// The sensors report nothing.
     pub deaf: bool,
@@ -60,6 +64,8 @@ impl World {
             now,
             last_input: None,
             foreign: Vec::new(),
+            senses: sela_protocol::senses::Senses::default(),
+            blind: false,
             temperature: 50,
             deaf: false,
             mute: false,
@@ -112,6 +118,10 @@ impl World {
     fn signals(&self) -> Signals {
         let source = || "test".to_owned();
         let input = match self.last_input {
+            _ if self.blind => Observed::Unknown {
+                source: source(),
+                why: "the compositor went away".into(),
+            },
             Some(last_input_boot_ms) => Observed::Value {
                 value: InputActivity { last_input_boot_ms },
                 source: source(),
@@ -127,7 +137,7 @@ impl World {
         Signals {
             input,
             foreign,
-            senses: Box::default(),
+            senses: Box::new(self.senses.clone()),
         }
     }
 
@@ -167,6 +177,20 @@ impl World {
     pub fn touch(&mut self) {
         self.last_input = Some(self.now.boot_ms);
         self.see();
+    }
+
+    /// A signal as the sensors give it now.
+    pub fn seen<T>(&self, value: T) -> Observed<T> {
+        Observed::Value {
+            value,
+            source: "test".into(),
+            seen_boot_ms: self.now.boot_ms,
+        }
+    }
+
+    /// Whether the card may be shared.
+    pub fn shared(&mut self) -> bool {
+        self.why().is_empty()
     }
 
     /// An award of the default job.
@@ -230,7 +254,7 @@ impl World {
     pub fn why(&mut self) -> Vec<String> {
         let snapshot = self.state.snapshot(self.now);
         match &snapshot.cards[0].availability {
-            sela_protocol::presence::Availability::Available => Vec::new(),
+            sela_protocol::presence::Availability::Available { .. } => Vec::new(),
             sela_protocol::presence::Availability::Held { reasons } => {
                 reasons.iter().map(ToString::to_string).collect()
             }

@@ -159,6 +159,7 @@ pub(super) fn describe(cause: &EndCause) -> String {
         EndCause::OwnerProgram { name: Some(name) } => format!("the owner started {name}"),
         EndCause::OwnerProgram { name: None } => "a program of the owner's wanted the card".to_owned(),
         EndCause::OwnerCommand => "the owner paused sharing".to_owned(),
+        EndCause::OwnerRule => "the owner's hours for sharing were over".to_owned(),
         EndCause::Shutdown => "the machine went to sleep or was shut down".to_owned(),
         EndCause::Hot => "the card became too hot".to_owned(),
         EndCause::SensorSilent { what } => format!("the machine could not watch {what} any more"),

@@ -54,7 +54,7 @@ fn card(number: u8) -> CardState {
             core_hard: Celsius(83),
             resume_below: Celsius(75),
         },
-        availability: Availability::Available,
+        availability: Availability::OPEN,
         lease: None,
         last_yield: None,
     }
