@@ -13,7 +13,8 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_MEMORY_TEMP;
 use sela_protocol::card::{CardDescription, CardProcess, CardReading, PowerLimits, Reading};
 use sela_protocol::id::GpuUuid;
-use sela_protocol::units::{Bytes, Celsius, Milliwatts};
+use sela_protocol::units::{Bytes, Celsius, Milliwatts, Percent};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -125,6 +126,30 @@ impl Nvml {
         // A process that does both is in both lists, with the same memory.
         found.dedup_by_key(|process| process.pid);
         Ok(found.into_iter().map(|process| self.holder(&process)).collect())
+    }
+
+    /// The share of the card that each process has used, the highest of the driver's samples since a moment of the driver's own
+    /// clock (µs; 0 is since ever), and that of the newest sample. Empty where nothing ran.
+    ///
+    /// # Errors
+    /// [`GpuError::NotSupported`] on cards that tell no shares; else as [`read`](Self::read).
+    pub fn process_shares(&self, uuid: &GpuUuid, since: u64) -> Result<(BTreeMap<u32, Percent>, u64), GpuError> {
+        let samples = match self.device(uuid)?.process_utilization_stats(since) {
+            Ok(samples) => samples,
+            // No sample since then, in the driver's words.
+            Err(NvmlError::NotFound) => Vec::new(),
+            Err(error) => return Err(GpuError::of(&error, uuid, "tell its processes' shares")),
+        };
+        let mut shares = BTreeMap::new();
+        let mut newest = since;
+        for sample in samples {
+            newest = newest.max(sample.timestamp);
+            // Drivers have told more than a whole.
+            let share = Percent(u8::try_from(sample.sm_util.min(100)).unwrap_or(100));
+            let highest = shares.entry(sample.pid).or_insert(share);
+            *highest = share.max(*highest);
+        }
+        Ok((shares, newest))
     }
 
     /// The range in which the card's power limit may be set.

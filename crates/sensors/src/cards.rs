@@ -11,6 +11,7 @@ use sela_protocol::card::{CardDescription, CardProcess, Reading};
 use sela_protocol::id::{GpuUuid, LeaseId};
 use sela_protocol::presence::{ForeignUse, Observed};
 use sela_protocol::units::{BootMs, Bytes, Millis, Percent};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -57,6 +58,7 @@ pub(crate) fn watch(
         driver: None,
         cards: Vec::new(),
         watched: Vec::new(),
+        told_shares: BTreeMap::new(),
     };
     let mut next_readings = BootMs(0);
     let mut next_processes = BootMs(0);
@@ -124,6 +126,8 @@ struct Eye {
     driver: Option<Nvml>,
     cards: Vec<CardDescription>,
     watched: Vec<(GpuUuid, LeaseId)>,
+    /// Up to which moment of the driver's clock each card has told its processes' shares.
+    told_shares: BTreeMap<GpuUuid, u64>,
 }
 
 impl Eye {
@@ -200,7 +204,7 @@ impl Eye {
         }
     }
 
-    fn foreign(&self, now: BootMs) -> Observed<Vec<ForeignUse>> {
+    fn foreign(&mut self, now: BootMs) -> Observed<Vec<ForeignUse>> {
         let source = || "NVML".to_owned();
         let Some(driver) = &self.driver else {
             let why = if self.sleeping {
@@ -212,28 +216,28 @@ impl Eye {
         };
         let mut foreign = Vec::new();
         for card in &self.cards {
-            match driver.processes(&card.uuid) {
-                Ok(processes) => {
-                    foreign.extend(
-                        processes
-                            .into_iter()
-                            .filter(|process| !is_ours(process.pid, JOBS_CGROUP))
-                            .map(|process| ForeignUse {
-                                gpu: card.uuid.clone(),
-                                pid: process.pid,
-                                name: process.name.as_deref().map(file_name),
-                                vram_used: process.vram_used.value().copied(),
-                                utilisation: None,
-                            }),
-                    );
-                }
+            let gpu = &card.uuid;
+            let processes = match driver.processes(gpu) {
+                Ok(processes) => processes,
                 Err(error) => {
                     return Observed::Unknown {
                         source: source(),
                         why: error.to_string(),
                     };
                 }
-            }
+            };
+            let told = self.told_shares.entry(gpu.clone()).or_default();
+            // A card that tells no shares is judged by memory alone.
+            let shares = driver.process_shares(gpu, *told).map(|(shares, newest)| {
+                *told = newest;
+                shares
+            });
+            let shares = shares.unwrap_or_default();
+            let others = processes
+                .into_iter()
+                .filter(|process| !is_ours(process.pid, JOBS_CGROUP))
+                .map(|process| foreign_use(gpu, &process, shares.get(&process.pid).copied()));
+            foreign.extend(others);
         }
         Observed::Value {
             value: foreign,
@@ -278,6 +282,19 @@ impl Eye {
     }
 }
 
+/// One program on a card. A share of nothing is told only beside its memory: of a program whose memory is not told, resting for
+/// one sample must not look like holding nothing.
+fn foreign_use(gpu: &GpuUuid, process: &CardProcess, share: Option<Percent>) -> ForeignUse {
+    let vram_used = process.vram_used.value().copied();
+    ForeignUse {
+        gpu: gpu.clone(),
+        pid: process.pid,
+        name: process.name.as_deref().map(file_name),
+        vram_used,
+        utilisation: share.filter(|share| share.0 > 0 || vram_used.is_some()),
+    }
+}
+
 /// Memory held by these processes; one that the driver cannot tell of holds at least something.
 fn held(processes: &[CardProcess]) -> Bytes {
     let of = |process: &CardProcess| match process.vram_used {
@@ -296,4 +313,30 @@ fn file_name(path: &str) -> String {
 /// cgroup cannot be read counts as foreign, the side that holds.
 fn is_ours(pid: u32, marker: &str) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|cgroups| cgroups.contains(marker))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sela_protocol::card::Reading;
+
+    #[test]
+    fn a_program_whose_memory_is_not_told_never_looks_as_if_it_held_nothing() {
+        let gpu = GpuUuid("GPU-1".into());
+        let check = |vram_used, share, expected| {
+            let process = CardProcess {
+                pid: 7,
+                vram_used,
+                name: Some("/opt/game/Doom".into()),
+            };
+            let told = foreign_use(&gpu, &process, share);
+            assert_eq!((told.vram_used.is_some(), told.utilisation), expected);
+            assert_eq!(told.name.as_deref(), Some("Doom"));
+        };
+        let known = || Reading::of(Bytes(1));
+        check(known(), Some(Percent(0)), (true, Some(Percent(0))));
+        check(known(), None, (true, None));
+        check(Reading::NotSupported, Some(Percent(0)), (false, None));
+        check(Reading::NotSupported, Some(Percent(40)), (false, Some(Percent(40))));
+    }
 }

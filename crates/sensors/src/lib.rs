@@ -8,6 +8,7 @@ mod attention;
 mod bus;
 pub mod calendar;
 mod cards;
+pub mod fdinfo;
 mod files;
 mod gamepad;
 mod input;

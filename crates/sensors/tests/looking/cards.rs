@@ -3,7 +3,7 @@
 use super::peers::*;
 use sela_core::Input;
 use sela_nvml_sim::{CardPlan, FOLDER_VARIABLE, Lab};
-use sela_protocol::presence::{Observed, Signals};
+use sela_protocol::presence::{ForeignUse, Observed, Signals};
 use sela_sensors::{Config, Roots};
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ async fn a_foreign_program_on_the_card_is_seen_by_name_until_it_ends() {
     let node = lab.device_node(0);
     let game = start(
         &holder.to_string_lossy(),
-        &["--device", &node.to_string_lossy(), "--mib", "512"],
+        &["--device", &node.to_string_lossy(), "--mib", "512", "--spin"],
         &[],
     );
     let pid = game.pid();
@@ -43,6 +43,13 @@ async fn a_foreign_program_on_the_card_is_seen_by_name_until_it_ends() {
     };
     assert_eq!(value[0].vram_used.map(|bytes| bytes.0 >> 20), Some(512));
     assert_eq!(value[0].name.as_deref(), Some("sela-sim-hold"));
+    // Its share comes with the driver's next sample.
+    let works = |seen: &Signals| {
+        let of_game =
+            |process: &&ForeignUse| process.pid == pid && process.utilisation.is_some_and(|share| share.0 > 50);
+        super::peers::value(&seen.foreign).is_some_and(|all| all.iter().any(|process| of_game(&process)))
+    };
+    sight.signals("its share of the card", works).await;
     drop(game);
     sight.signals("the end of the game", |seen| !on_it(seen)).await;
 }
