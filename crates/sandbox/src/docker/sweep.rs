@@ -68,8 +68,10 @@ pub(crate) fn clear_hierarchies(place: &CgroupPlace, lease: LeaseId) -> bool {
         clear &= cgroup::remove(&agent.join(lease.to_string())).unwrap_or(true);
         if is_alone(&agent) {
             clear &= cgroup::remove(&agent.join(PODMANS)).unwrap_or(true);
+            // Another job's folder may be made in it at any moment: then this fails, and is not alone any more.
+            drop(fs::remove_dir(&agent));
+            clear &= !agent.exists();
         }
-        drop(fs::remove_dir(&agent));
         drop(fs::remove_dir(hierarchy.join(JOBS)));
     }
     clear

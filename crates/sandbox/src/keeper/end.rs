@@ -20,8 +20,8 @@ use std::path::Path;
 const AGAIN: Microseconds = Microseconds(1_000_000);
 /// How long an engine may take to remove a container.
 const TAKE_DOWN: Microseconds = Microseconds(20_000_000);
-/// How long what stood beside it may take to go.
-const CLEAR_AWAY: Microseconds = Microseconds(2_000_000);
+/// How long what stood beside it may take to go: programs of the engine's own, which on a busy machine take their time to end.
+const CLEAR_AWAY: Microseconds = Microseconds(20_000_000);
 
 /// Ends a job for a reason.
 pub(super) fn end((mut watch, reason): (Watch<'_>, Reason), desk: &mut Desk) {

@@ -147,11 +147,16 @@ pub(crate) async fn leaked_descriptor(ground: &Ground) -> Pair {
         "../".repeat(20),
         ground.secret_file.strip_prefix("/").unwrap().display()
     );
+    let jobs: Vec<_> = (3..11)
+        .map(|number| {
+            let mut plan = ground.script(&format!("cat {climb} /proc/self/cwd/{climb}; true"));
+            plan.program.folder = PathBuf::from(format!("/proc/self/fd/{number}"));
+            (number, ground.start(&plan))
+        })
+        .collect();
     let mut behind: Outcome = Err(Held::nothing("no descriptor leads anywhere"));
-    for number in 3..11 {
-        let mut plan = ground.script(&format!("cat {climb} /proc/self/cwd/{climb}; true"));
-        plan.program.folder = PathBuf::from(format!("/proc/self/fd/{number}"));
-        let outcome = ground.start(&plan).finish().await;
+    for (number, job) in jobs {
+        let outcome = job.finish().await;
         if outcome.fault().is_none() && outcome.out.contains(&ground.secret()) {
             behind = Ok(format!("descriptor {number} leads out"));
         }

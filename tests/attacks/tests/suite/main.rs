@@ -46,17 +46,17 @@ async fn attack(backend: Backend) {
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn jobs_of_the_native_backend_are_held_as_it_promises() {
     attack(Backend::Native).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn jobs_in_docker_are_held_as_it_promises() {
     attack(Backend::Engine(EngineKind::Docker)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn jobs_in_podman_are_held_as_it_promises() {
     attack(Backend::Engine(EngineKind::Podman)).await;
 }

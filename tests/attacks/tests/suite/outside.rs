@@ -6,13 +6,13 @@ use crate::ground::{Ground, IDS};
 use crate::tally::Tally;
 use crate::{bombs, ending, images, proxied, remains, results};
 use sela_attacks::arena::GREETING;
-use sela_attacks::catalogue::{self, Attack, Probe};
+use sela_attacks::catalogue::{self, Attack};
 use sela_attacks::verdict::{Held, Outcome, Seen};
 use std::fs;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
-use tokio::task::JoinHandle;
+use tokio::sync::Semaphore;
 
 /// How it went without walls, and behind them.
 pub(crate) struct Pair {
@@ -29,38 +29,40 @@ impl Pair {
     }
 }
 
-/// These two wait for what others do not do any more, and disturb nobody meanwhile: they go on beside the rest.
+/// These two wait for what others do not do any more, and use nothing meanwhile: they take no turn.
 const PATIENT: [&str; 2] = [
     "a job runs on when nobody grants it any more time",
     "a frozen job stays when all that guard it are killed",
 ];
 
-pub(crate) async fn attack(ground: &Arc<Ground>, tally: &mut Tally) {
-    let (patient, others): (Vec<Probe>, Vec<Probe>) = catalogue::all()
-        .into_iter()
-        .filter(|probe| matches!(probe.attack, Attack::Outside))
-        .partition(|probe| PATIENT.contains(&probe.name));
-    let begin = |probe: Probe| {
-        let on = ground.clone();
-        (probe, tokio::spawn(async move { carry_out(&on, probe.name).await }))
-    };
-    let patient: Vec<_> = patient.into_iter().map(begin).collect();
-    for probe in others {
-        let (probe, going_on) = begin(probe);
-        note(tally, probe, going_on).await;
-    }
-    for (probe, going_on) in patient {
-        note(tally, probe, going_on).await;
-    }
-}
+/// How many attacks go on at once: most of the time each waits for walls to be built and taken down.
+const AT_ONCE: usize = 3;
 
-async fn note(tally: &mut Tally, probe: Probe, going_on: JoinHandle<Pair>) {
-    // One that breaks must not hide the others.
-    let pair = going_on.await.unwrap_or_else(|error| {
-        let broke = || Err(Held::nothing(format!("the attack broke: {error}")));
-        Pair::new(broke(), broke())
-    });
-    tally.add(probe, pair.control, pair.job);
+pub(crate) async fn attack(ground: &Arc<Ground>, tally: &mut Tally) {
+    let turns = Arc::new(Semaphore::new(AT_ONCE));
+    let mut going_on = Vec::new();
+    for probe in catalogue::all() {
+        if !matches!(probe.attack, Attack::Outside) {
+            continue;
+        }
+        let (on, turns) = (ground.clone(), turns.clone());
+        let carried_out = tokio::spawn(async move {
+            let _turn = match PATIENT.contains(&probe.name) {
+                true => None,
+                false => Some(turns.acquire().await.unwrap()),
+            };
+            carry_out(&on, probe.name).await
+        });
+        going_on.push((probe, carried_out));
+    }
+    for (probe, carried_out) in going_on {
+        // One that breaks must not hide the others.
+        let pair = carried_out.await.unwrap_or_else(|error| {
+            let broke = || Err(Held::nothing(format!("the attack broke: {error}")));
+            Pair::new(broke(), broke())
+        });
+        tally.add(probe, pair.control, pair.job);
+    }
 }
 
 async fn carry_out(ground: &Ground, name: &str) -> Pair {
