@@ -105,6 +105,8 @@ pub fn sweep_lease(place: &CgroupPlace, lease: LeaseId) -> Result<(), SweepError
             drop(fs::remove_dir(above));
         }
     }
+    // What an engine made besides, where there is more than one hierarchy; what is in use there is the next sweep's.
+    crate::docker::clear_hierarchies(place, lease);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use sela_attacks::verdict::{Held, Outcome};
 use sela_protocol::lease::EndCause;
 use sela_protocol::units::Millis;
-use sela_sandbox::keeper::wire::{FrozenSource, Order, Report};
+use sela_sandbox::keeper::wire::{FrozenSource, JobPlan, Order, Report};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -163,7 +163,7 @@ pub(crate) async fn without_keeper(ground: &Ground) -> Pair {
         Ok("it runs on".to_owned())
     };
     drop(job.finish().await);
-    sela_sandbox::sweep::sweep_lease(&plan.cgroups, plan.lease).unwrap();
+    sweep(ground, &plan).await;
 
     let sleep = odd_sleep(ground, 4);
     let plain = Plain::shell(&format!("{sleep} & echo up; wait"));
@@ -171,6 +171,14 @@ pub(crate) async fn without_keeper(ground: &Ground) -> Pair {
     plain.signal(Signal::KILL);
     drop(plain);
     Pair::new(found_and_ended(&as_words(&sleep)), behind)
+}
+
+/// What is left of a job whose keeper died, as the agent removes it.
+async fn sweep(ground: &Ground, plan: &JobPlan) {
+    if let Some(place) = ground.here.place() {
+        sela_sandbox::docker::sweep_lease(place, plan.lease).await.unwrap();
+    }
+    sela_sandbox::sweep::sweep_lease(&plan.cgroups, plan.lease).unwrap();
 }
 
 /// What a plain program is granted: nothing, and it runs on.
@@ -224,11 +232,7 @@ pub(crate) async fn frozen_alone(ground: &Ground) -> Pair {
     } else {
         Ok("it stands where it stood".to_owned())
     };
-    // As the agent does when it starts anew.
-    if let Some(place) = ground.here.place() {
-        sela_sandbox::docker::sweep_lease(place, plan.lease).await.unwrap();
-    }
-    sela_sandbox::sweep::sweep_lease(&plan.cgroups, plan.lease).unwrap();
+    sweep(ground, &plan).await;
     assert!(!runs(init), "the sweep left it");
     Pair::new(ungranted(script), behind)
 }
