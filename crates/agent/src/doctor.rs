@@ -1,6 +1,8 @@
 //! The self-test of what an agent needs on this machine: each line says what was looked at, what was found and how to mend
 //! it. Looks without changing anything, and without a running agent.
 
+pub(crate) mod sandbox;
+
 use crate::keys::read_node_key;
 use crate::paths::Paths;
 use crate::run::{backend, nvml_library};

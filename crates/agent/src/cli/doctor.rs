@@ -1,5 +1,6 @@
 //! `sela doctor`: asks the agent for its self-test, or does it itself where none runs, and looks at the way to the exchange.
 
+pub(crate) mod sandbox;
 mod senses;
 
 use super::end::{CliError, Outcome};

@@ -88,7 +88,10 @@ enum Command {
         lease: LeaseId,
     },
     /// Test everything that sharing needs: what was tried, what was found, how to mend it
-    Doctor,
+    Doctor {
+        #[command(subcommand)]
+        command: Option<DoctorCommand>,
+    },
     /// For tenants: submit jobs and follow them
     Job {
         #[command(flatten)]
@@ -123,6 +126,16 @@ enum AgentCommand {
         /// Also serve the local interface at this address of this machine, like 127.0.0.1:7351
         #[arg(long, value_name = "ADDRESS")]
         listen: Option<SocketAddr>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum DoctorCommand {
+    /// Try the walls around jobs for real, without harm, in less than a minute; needs root
+    Sandbox {
+        /// Also where isolation is weak enough for labs only
+        #[arg(long)]
+        lab: bool,
     },
 }
 
@@ -193,7 +206,10 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Earnings { csv } => earnings::earnings(&agent()?, csv, &mut output).await,
         Command::Jobs => jobs::jobs(&agent()?, &mut output).await,
         Command::End { lease } => pause::end(&agent()?, lease, &mut output).await,
-        Command::Doctor => doctor::doctor(&Paths::from_environment()?, &mut output).await,
+        Command::Doctor { command: None } => doctor::doctor(&Paths::from_environment()?, &mut output).await,
+        Command::Doctor {
+            command: Some(DoctorCommand::Sandbox { lab }),
+        } => doctor::sandbox::sandbox(&Paths::from_environment()?, lab, &mut output).await,
         Command::Job { exchange, command } => {
             let exchange = exchange::Exchange::of(&exchange)?;
             match command {

@@ -31,6 +31,7 @@ fn every_command_of_the_design_is_understood() {
         "sela jobs",
         &format!("sela end {lease}"),
         "sela doctor --json",
+        "sela doctor sandbox --lab --json",
         "sela job submit job.json --exchange http://127.0.0.1:7350",
         "sela job --exchange http://127.0.0.1:7350 submit job.json",
         "sela job submit --image sha256:00 --cap 0.5 --budget 1 --wall-limit 10m --env A=1 -- run --fast",

@@ -12,15 +12,15 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What was chosen.
-pub(super) struct Chosen {
+pub(crate) struct Chosen {
     /// The level that jobs get, or why they get none.
-    pub(super) isolation: IsolationState,
+    pub(crate) isolation: IsolationState,
     /// The engine, where one walls jobs in.
-    pub(super) engine: Option<EngineFound>,
+    pub(crate) engine: Option<EngineFound>,
 }
 
 /// Chooses: what the owner named, or with `auto` the native backend where it can be, else the first engine that is fit.
-pub(super) async fn choose(settings: &Settings, machine: &Machine, found: &Probe, lab: bool) -> Chosen {
+pub(crate) async fn choose(settings: &Settings, machine: &Machine, found: &Probe, lab: bool) -> Chosen {
     let native = || Chosen {
         isolation: found.state.clone(),
         engine: None,

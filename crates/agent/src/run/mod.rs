@@ -13,4 +13,4 @@ mod start;
 mod strip;
 mod timer;
 
-pub(crate) use start::{AgentOptions, nvml_library, run};
+pub(crate) use start::{AgentOptions, SUBUID, nvml_library, run};

@@ -44,7 +44,7 @@ pub(crate) struct AgentOptions {
 }
 
 /// Where jobs' ids are handed out.
-const SUBUID: &str = "/etc/subuid";
+pub(crate) const SUBUID: &str = "/etc/subuid";
 
 /// Names this agent's cgroups: another data folder is another agent.
 fn agent_name(data: &Path) -> String {
