@@ -16,12 +16,13 @@ use sela_protocol::presence::{ForeignUse, InputActivity, Observed, Signals};
 use sela_protocol::senses::{Engagement, Play, PowerSource, RemoteHand, Senses};
 use sela_protocol::units::{BootMs, Millis};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// All watchers. Dropping it ends them.
 #[derive(Debug)]
 pub struct Eyes {
     attention: Attention,
+    programs: watch::Sender<Vec<String>>,
     orders: std::sync::mpsc::Sender<cards::Order>,
     _gatherer: tokio::task::JoinHandle<()>,
 }
@@ -67,7 +68,8 @@ impl Eyes {
         let attention = Attention::new();
         let (reports, gathered) = mpsc::channel(64);
         let (orders, ordered) = std::sync::mpsc::channel();
-        let names = watchers::start(&config, &attention, &reports)?;
+        let (programs, listed) = watch::channel(config.programs.clone());
+        let names = watchers::start(&config, listed, &attention, &reports)?;
         watchers::watch_cards(&config, &attention, ordered, reports.clone())?;
         let gatherer = Gatherer {
             seen: Seen::nothing(&names, &config, sela_clock::now().boot_ms),
@@ -78,6 +80,7 @@ impl Eyes {
         };
         Ok(Self {
             attention,
+            programs,
             orders,
             _gatherer: tokio::spawn(gatherer.run(gathered)),
         })
@@ -88,6 +91,11 @@ impl Eyes {
         self.attention.set(high);
         // The thread ends only with the process: an order that finds nobody has nobody to serve.
         let _ = self.orders.send(cards::Order::Wake);
+    }
+
+    /// From its next look on these programs are treated as games, and no others by name.
+    pub fn treat_as_games(&self, programs: Vec<String>) {
+        self.programs.send_replace(programs);
     }
 
     /// Reports what a lease's job uses of its card, 20 times a second, or no longer.

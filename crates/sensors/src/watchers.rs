@@ -11,7 +11,7 @@ use crate::login::Login;
 use crate::play::fullscreen;
 use crate::signals::{DISPLAY_X11, GAMEMODE, GNOME, KDE, Report, WAYLAND, WINDOWS};
 use crate::{cards, files, gamepad};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// Starts all watchers but that of the cards; the names of the sources of input that there can be.
 ///
@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 /// Where no thread or event descriptor can be made.
 pub(crate) fn start(
     config: &Config,
+    programs: watch::Receiver<Vec<String>>,
     attention: &Attention,
     reports: &mpsc::Sender<Report>,
 ) -> std::io::Result<Vec<&'static str>> {
@@ -36,7 +37,7 @@ pub(crate) fn start(
     tokio::spawn(bus::follow(session.clone(), gnome, attention.clone()));
     let kde = Asked::<KdePower>::new(reports.clone(), |look| Report::Engaged(KDE, look));
     tokio::spawn(bus::follow(session.clone(), kde, attention.clone()));
-    pads_and_files(config, attention, reports)?;
+    pads_and_files(config, programs, attention, reports)?;
     if let Some(display) = config.display.clone() {
         let reports = reports.clone();
         thread("windows", attention, move |bell| {
@@ -87,7 +88,12 @@ pub(crate) fn watch_display(
     })
 }
 
-fn pads_and_files(config: &Config, attention: &Attention, reports: &mpsc::Sender<Report>) -> std::io::Result<()> {
+fn pads_and_files(
+    config: &Config,
+    programs: watch::Receiver<Vec<String>>,
+    attention: &Attention,
+    reports: &mpsc::Sender<Report>,
+) -> std::io::Result<()> {
     let (roots, pad_reports) = (config.roots.clone(), reports.clone());
     thread("gamepads", attention, move |bell| {
         gamepad::watch(&roots, bell, &|look| {
@@ -95,7 +101,7 @@ fn pads_and_files(config: &Config, attention: &Attention, reports: &mpsc::Sender
         });
     })?;
     let (roots, reports) = (config.roots.clone(), reports.clone());
-    let (home, programs) = (config.home.clone(), config.programs.clone());
+    let home = config.home.clone();
     thread("files", attention, move |bell| {
         files::watch(&roots, home, programs, bell, &|round| {
             reports.blocking_send(Report::Files(Box::new(round))).is_ok()

@@ -252,6 +252,7 @@ impl AgentLoop {
                 if let Some(jobs) = &self.hands.jobs {
                     jobs.lend(policy.network.clone());
                 }
+                self.hands.eyes.treat_as_games(settings.game_programs.clone());
                 self.hands.settings = settings;
                 if market_changed {
                     self.hands.connect();

@@ -120,7 +120,7 @@ pub(crate) async fn run(options: AgentOptions) -> anyhow::Result<()> {
             None
         }
     };
-    let eyes = Eyes::open(eyes_config(), see).context("the sensors could not be started")?;
+    let eyes = Eyes::open(eyes_config(&settings), see).context("the sensors could not be started")?;
     let mut state = State::new(settings.policy.clone(), sela_clock::now());
     let started = Input::Started {
         lab: options.lab,
@@ -261,7 +261,7 @@ pub(crate) fn nvml_library() -> Option<PathBuf> {
     std::env::var_os("SELA_NVML_LIBRARY").map(PathBuf::from)
 }
 
-fn eyes_config() -> sela_sensors::Config {
+fn eyes_config(settings: &Settings) -> sela_sensors::Config {
     let text = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let runtime_folder = text("XDG_RUNTIME_DIR").map(PathBuf::from);
     // A name is one in the session's runtime folder; a whole path stays what it is.
@@ -282,7 +282,7 @@ fn eyes_config() -> sela_sensors::Config {
         session_bus: text("DBUS_SESSION_BUS_ADDRESS").or_else(own_bus),
         home: text("HOME").map(PathBuf::from),
         runtime_folder,
-        programs: Vec::new(),
+        programs: settings.game_programs.clone(),
         roots: sela_sensors::Roots::default(),
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) market: Option<MarketSettings>,
     /// What the owner allows.
     pub(crate) policy: Policy,
+    /// Programs that are treated as games while they run.
+    pub(crate) game_programs: Vec<String>,
     /// What a kilowatt-hour costs, where the owner told.
     pub(crate) per_kwh: Option<Micros>,
     /// What walls jobs in.
@@ -49,6 +51,7 @@ impl Settings {
                 job_memory: DEFAULT_JOB_MEMORY,
                 ..Policy::default()
             },
+            game_programs: Vec::new(),
             per_kwh: None,
             backend: Backend::Auto,
             engine_socket: None,

@@ -59,6 +59,7 @@ const FIELDS: Fields = Fields {
                 "foreign_vram_mib",
                 "foreign_utilisation",
                 "ignore_programs",
+                "game_programs",
             ]),
         ),
         (
@@ -120,6 +121,7 @@ struct WrittenPresence {
     foreign_vram_mib: Option<u32>,
     foreign_utilisation: Option<u8>,
     ignore_programs: Vec<String>,
+    game_programs: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -213,6 +215,7 @@ impl Written {
                 job_memory,
                 network: self.network.check()?,
             },
+            game_programs: self.presence.game_programs,
             per_kwh: self.electricity.per_kwh,
             backend: self.sandbox.backend,
             engine_socket: self.sandbox.socket,
@@ -429,8 +432,8 @@ mod tests {
     fn settings_reach_the_policy() {
         let settings = parse(
             "[market]\nurl = \"http://127.0.0.1:7350\"\n[price]\nfloor = \"0.2\"\n[price.cards]\n\"GPU-1\" = \"0.5\"\n\
-             [presence]\nidle_after_s = 2\nignore_programs = [\"kwin\"]\n[limits]\ncore_hard_c = 70\n\
-             [network]\nhosts = [\"*.hf.co\", \"*\"]\nup_per_s = 2048\n",
+             [presence]\nidle_after_s = 2\nignore_programs = [\"kwin\"]\ngame_programs = [\"blender\"]\n\
+             [limits]\ncore_hard_c = 70\n[network]\nhosts = [\"*.hf.co\", \"*\"]\nup_per_s = 2048\n",
         )
         .expect("good settings");
         let policy = &settings.policy;
@@ -442,6 +445,7 @@ mod tests {
         assert_eq!(policy.rest.cool_off, Millis(2_000), "cool_off follows idle_after");
         assert_eq!(policy.rest.resume_below, Celsius(52));
         assert_eq!(policy.rest.ignored_programs, ["kwin"]);
+        assert_eq!(settings.game_programs, ["blender"]);
         let network = &policy.network;
         assert_eq!((network.hosts.len(), network.up_per_s), (2, Bytes(2_048)));
         assert_eq!(network.down_per_s, NetworkShare::default().down_per_s);

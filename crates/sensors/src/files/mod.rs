@@ -54,14 +54,18 @@ pub(crate) struct Round {
 pub(crate) fn watch(
     roots: &Roots,
     home: Option<PathBuf>,
-    programs: Vec<String>,
+    mut programs: tokio::sync::watch::Receiver<Vec<String>>,
     bell: &Bell,
     report: &impl Fn(Round) -> bool,
 ) {
-    let mut processes = Processes::of(&roots.proc, programs);
+    let mut processes = Processes::of(&roots.proc, programs.borrow_and_update().clone());
     let mut steam = home.map(|home| Steam::of(&home));
     let mut cameras = Cameras::of(roots);
     loop {
+        // Whoever could change them may have gone; then they stay what they are.
+        if programs.has_changed().unwrap_or(false) {
+            processes.list(programs.borrow_and_update().clone());
+        }
         let now = sela_clock::now().boot_ms;
         let round = look(roots, &mut processes, steam.as_mut(), &mut cameras, now);
         if !report(round) {

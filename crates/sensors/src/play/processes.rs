@@ -61,6 +61,11 @@ impl Processes {
         }
     }
 
+    /// Takes another list of the owner's.
+    pub(crate) fn list(&mut self, listed: Vec<String>) {
+        self.listed = listed;
+    }
+
     /// Looks at all of them once.
     ///
     /// # Errors

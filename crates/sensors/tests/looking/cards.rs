@@ -46,7 +46,7 @@ async fn a_foreign_program_on_the_card_is_seen_by_name_until_it_ends() {
     // Its share comes with the driver's next sample.
     let works = |seen: &Signals| {
         let of_game =
-            |process: &&ForeignUse| process.pid == pid && process.utilisation.is_some_and(|share| share.0 > 50);
+            |process: &&ForeignUse| process.pid == pid && process.utilisation.is_some_and(|share| share.0 > 0);
         super::peers::value(&seen.foreign).is_some_and(|all| all.iter().any(|process| of_game(&process)))
     };
     sight.signals("its share of the card", works).await;

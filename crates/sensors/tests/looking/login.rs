@@ -182,8 +182,7 @@ async fn sleep_waits_until_the_job_has_ended_and_is_held_up_anew_after_waking() 
     login.until_delayed_by(&[]).await;
 }
 
-#[tokio::test]
-async fn a_logind_that_hangs_lies_or_dies_is_a_reason_and_never_idleness() {
+pub(crate) async fn a_logind_that_hangs_lies_or_dies_is_a_reason_and_never_idleness() {
     let folder = tempfile::tempdir().expect("a folder");
     let login = Login::start().await;
     login.add("c1", STRANGER, true).await;

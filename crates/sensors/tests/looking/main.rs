@@ -15,3 +15,14 @@ mod services;
 mod things;
 mod wayland;
 mod x11;
+
+/// Each of these mostly waits for a silence to last: side by side they take as long as the longest.
+#[tokio::test]
+async fn hands_are_seen_and_a_source_that_hangs_lies_or_dies_is_a_reason_and_never_idleness() {
+    tokio::join!(
+        x11::a_moving_pointer_is_seen_and_an_x_server_that_hangs_or_dies_is_a_reason(),
+        wayland::a_key_typed_under_wayland_is_seen_and_a_compositor_that_hangs_or_dies_is_a_reason(),
+        wayland::under_gnome_activity_is_seen_on_the_session_bus_and_a_compositor_that_hangs_or_dies_is_a_reason(),
+        login::a_logind_that_hangs_lies_or_dies_is_a_reason_and_never_idleness(),
+    );
+}

@@ -44,8 +44,7 @@ fn type_a_key(runtime: &Path) {
     assert!(typed.success());
 }
 
-#[tokio::test]
-async fn a_key_typed_under_wayland_is_seen_and_a_compositor_that_hangs_or_dies_is_a_reason() {
+pub(crate) async fn a_key_typed_under_wayland_is_seen_and_a_compositor_that_hangs_or_dies_is_a_reason() {
     let folder = tempfile::tempdir().expect("a folder");
     let runtime = runtime_folder(&folder);
     let socket = runtime.join("wayland-1");
@@ -153,8 +152,7 @@ async fn under_kwin_activity_is_seen_by_the_standard_protocol() {
     sight.signals("the end of KWin", |seen| is_unknown(&seen.input)).await;
 }
 
-#[tokio::test]
-async fn under_gnome_activity_is_seen_on_the_session_bus_and_a_compositor_that_hangs_or_dies_is_a_reason() {
+pub(crate) async fn under_gnome_activity_is_seen_on_the_session_bus_and_a_compositor_that_hangs_or_dies_is_a_reason() {
     let folder = tempfile::tempdir().expect("a folder");
     let runtime = folder.path().join("runtime");
     std::fs::create_dir(&runtime).expect("made");

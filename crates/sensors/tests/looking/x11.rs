@@ -29,8 +29,7 @@ fn move_pointer(display: &str) {
     assert!(moved.success());
 }
 
-#[tokio::test]
-async fn a_moving_pointer_is_seen_and_an_x_server_that_hangs_or_dies_is_a_reason() {
+pub(crate) async fn a_moving_pointer_is_seen_and_an_x_server_that_hangs_or_dies_is_a_reason() {
     let folder = tempfile::tempdir().expect("a folder");
     let (server, display) = server();
     let mut sight = Sight::open(Config {
