@@ -99,6 +99,7 @@ async fn a_checkup_of_a_keeper_without_walls_finds_each_of_them_missing() {
 }
 
 #[tokio::test]
+#[ignore = "takes half a minute with Podman: see docs/untested.md"]
 async fn a_checkup_of_an_engines_jobs_finds_what_is_promised_and_leaves_it_no_image() {
     let test = "a_checkup_of_an_engines_jobs_finds_what_is_promised_and_leaves_it_no_image";
     let Some((_folder, mut ground)) = ground(test, "keeper") else {

@@ -43,7 +43,7 @@ echo "the end"
 poweroff -f
 "#;
 
-const APPLETS: [&str; 23] = [
+const APPLETS: [&str; 25] = [
     "sh",
     "mount",
     "umount",
@@ -65,6 +65,8 @@ const APPLETS: [&str; 23] = [
     "head",
     "tail",
     "chmod",
+    "chown",
+    "su",
     "ln",
     "rm",
 ];
@@ -116,6 +118,7 @@ impl Machine {
 
     /// Puts a program of this machine's there, with the libraries that it needs, without what only debuggers read.
     pub fn give_program(&self, source: &Path, target: &str) {
+        fs::create_dir_all(self.inside(target).parent().unwrap()).unwrap();
         let stripped = Command::new("strip")
             .arg("-o")
             .arg(self.inside(target))
