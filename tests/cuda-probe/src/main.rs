@@ -1,6 +1,9 @@
 //! A CUDA program that needs no CUDA toolkit: it loads the driver's library at run time and hands it a kernel as PTX. Run
-//! as a job on a real card by `tests/gpu/run.sh`; prints one JSON object a line: which cards it sees, whether the card
-//! computes right, and that it holds memory and keeps the card busy until it is ended. Exit codes: 0 right, 1 wrong, 5 no driver.
+//! as a job on a real card by `tests/gpu/run.sh`; prints one JSON object a line. Exit codes: 0 right, 1 wrong, 2 no such word, 5 no driver.
+//!
+//! `MIB SECONDS`: which cards it sees, whether the card computes right, then memory held and the card kept busy.
+//! `queue KERNELS`: so many long kernels are queued at once, then waited for. `fill BYTE`, `look BYTE`, `again BYTE`: see `memory`.
+//! `nodes`: the nodes of cards in /dev, and which of those that are not there can be opened all the same.
 
 #![allow(
     clippy::print_stdout,
@@ -8,18 +11,16 @@
     reason = "printing is what this program is for"
 )]
 
-use libloading::{Library, Symbol};
+mod cuda;
+mod memory;
+
+use cuda::{Context, Cuda, Device, DevicePointer, Fault, call};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::process::ExitCode;
 
-type Status = c_int;
-type Device = c_int;
-type Context = *mut c_void;
 type Module = *mut c_void;
 type Function = *mut c_void;
-type DevicePointer = u64;
 
-const LIBRARY: &str = "libcuda.so.1";
 const NUMBERS: u32 = 1 << 20;
 const ROUNDS: u32 = 4_096;
 
@@ -61,67 +62,94 @@ LEAVE:
 }
 ";
 
-/// The driver's calls that are needed, by the names that `cuda.h` gives the current versions of them.
-struct Cuda(Library);
-
-#[derive(Debug)]
-enum Fault {
-    NoDriver(String),
-    Call { name: &'static str, status: Status },
-}
-
-impl Cuda {
-    fn load() -> Result<Self, Fault> {
-        // SAFETY: loading the driver's library runs its initialisers, which is what any CUDA program does.
-        let library = unsafe { Library::new(LIBRARY) }.map_err(|error| Fault::NoDriver(error.to_string()))?;
-        Ok(Self(library))
-    }
-
-    fn symbol<F>(&self, name: &'static str) -> Result<Symbol<'_, F>, Fault> {
-        // SAFETY: each caller names the type that cuda.h declares for this function.
-        unsafe { self.0.get(name.as_bytes()) }.map_err(|error| Fault::NoDriver(error.to_string()))
-    }
-}
-
-/// Calls a function of the driver and turns its status into a `Result`.
-macro_rules! call {
-    ($cuda:expr, $name:literal, ($($type:ty),*), $($argument:expr),*) => {{
-        let function = $cuda.symbol::<unsafe extern "C" fn($($type),*) -> Status>($name)?;
-        // SAFETY: the arguments are those that cuda.h asks for, and every pointer outlives the call.
-        match unsafe { function($($argument),*) } {
-            0 => Ok(()),
-            status => Err(Fault::Call { name: $name, status }),
-        }
-    }};
-}
-
 fn main() -> ExitCode {
-    let mebibytes = std::env::args()
-        .nth(1)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(512);
-    let seconds = std::env::args().nth(2).and_then(|text| text.parse().ok()).unwrap_or(20);
-    match probe(mebibytes, seconds) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(Fault::NoDriver(why)) => {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match carry_out(&words) {
+        Some(Ok(true)) => ExitCode::SUCCESS,
+        Some(Ok(false)) => ExitCode::FAILURE,
+        Some(Err(Fault::NoDriver(why))) => {
             eprintln!("no CUDA driver in here: {why}");
             ExitCode::from(5)
         }
-        Err(Fault::Call { name, status }) => {
+        Some(Err(Fault::Call { name, status })) => {
             eprintln!("{name} answered {status}");
             ExitCode::FAILURE
         }
+        None => {
+            eprintln!("words: [MIB [SECONDS]] | queue KERNELS | fill BYTE | look BYTE | again BYTE | nodes");
+            ExitCode::from(2)
+        }
     }
+}
+
+/// `None` where the words mean nothing.
+fn carry_out(words: &[&str]) -> Option<Result<bool, Fault>> {
+    let number = |text: &str| text.parse().ok();
+    Some(match words {
+        [] => probe(512, 20),
+        ["nodes"] => Ok(nodes()),
+        ["queue", kernels] => queue(kernels.parse().ok()?),
+        ["fill", byte] => memory::fill(byte.parse().ok()?),
+        ["look", byte] => memory::look(byte.parse().ok()?),
+        ["again", byte] => memory::again(byte.parse().ok()?),
+        [mebibytes] => probe(number(mebibytes)?, 20),
+        [mebibytes, seconds] => probe(number(mebibytes)?, seconds.parse().ok()?),
+        _ => return None,
+    })
+}
+
+/// Nodes of cards that are here, and those of other cards and of displays that can be opened though they are not listed.
+fn nodes() -> bool {
+    let names = |folder: &str, of: fn(&str) -> bool| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let named = entries.map(|entry| entry.path().display().to_string());
+        let mut found: Vec<String> = named.filter(|path| of(path)).collect();
+        found.sort();
+        found
+    };
+    let mut listed = names("/dev", |path| path.starts_with("/dev/nvidia"));
+    listed.extend(names("/dev/dri", |_| true));
+    listed.extend(names("/dev/nvidia-caps", |_| true));
+    let others = (0..16).map(|number| format!("/dev/nvidia{number}"));
+    let others = others.chain(["/dev/nvidia-modeset", "/dev/dxg", "/dev/kfd"].map(str::to_owned));
+    let opened: Vec<String> = others
+        .filter(|path| !listed.contains(path) && std::fs::File::open(path).is_ok())
+        .collect();
+    let right = opened.is_empty();
+    say(&serde_json::json!({ "nodes": listed, "opened_besides": opened }));
+    right
+}
+
+/// Has the card work for a while with the processor idle: what goes on when only the processor is stopped.
+fn queue(kernels: u32) -> Result<bool, Fault> {
+    let cuda = Cuda::load()?;
+    let device = memory::begin(&cuda)?;
+    let _context = memory::context(&cuda, device)?;
+    let mut numbers: DevicePointer = 0;
+    let bytes = NUMBERS as usize * size_of::<f32>();
+    call!(
+        cuda,
+        "cuMemAlloc_v2",
+        (*mut DevicePointer, usize),
+        &raw mut numbers,
+        bytes
+    )?;
+    let function = kernel(&cuda)?.1;
+    for _ in 0..kernels {
+        begin_launch(&cuda, function, numbers, 1 << 22)?;
+    }
+    say(&serde_json::json!({ "queued": kernels }));
+    call!(cuda, "cuCtxSynchronize", (),)?;
+    say(&serde_json::json!({ "queue_done": true }));
+    Ok(true)
 }
 
 fn probe(mebibytes: usize, seconds: u64) -> Result<bool, Fault> {
     let cuda = Cuda::load()?;
-    call!(cuda, "cuInit", (c_uint), 0)?;
+    let device = memory::begin(&cuda)?;
     let mut count: c_int = 0;
     call!(cuda, "cuDeviceGetCount", (*mut c_int), &raw mut count)?;
-    let mut device: Device = 0;
-    call!(cuda, "cuDeviceGet", (*mut Device, c_int), &raw mut device, 0)?;
     say(&serde_json::json!({ "cards": count, "name": name_of(&cuda, device)?, "uuid": uuid_of(&cuda, device)? }));
 
     let mut context: Context = std::ptr::null_mut();
@@ -173,6 +201,26 @@ fn computes(cuda: &Cuda, rounds: u32) -> Result<bool, Fault> {
         0,
         NUMBERS as usize
     )?;
+    let (module, function) = kernel(cuda)?;
+    launch(cuda, function, numbers, rounds)?;
+    let mut result = vec![0_f32; NUMBERS as usize];
+    call!(
+        cuda,
+        "cuMemcpyDtoH_v2",
+        (*mut c_void, DevicePointer, usize),
+        result.as_mut_ptr().cast(),
+        numbers,
+        bytes
+    )?;
+    call!(cuda, "cuModuleUnload", (Module), module)?;
+    call!(cuda, "cuMemFree_v2", (DevicePointer), numbers)?;
+    #[expect(clippy::cast_precision_loss, reason = "at most 2^20, which a float holds exactly")]
+    let expected = rounds as f32;
+    Ok(result.iter().all(|value| (value - expected).abs() < f32::EPSILON))
+}
+
+/// The kernel, translated for this card, and the module that it is in.
+fn kernel(cuda: &Cuda) -> Result<(Module, Function), Fault> {
     let mut module: Module = std::ptr::null_mut();
     call!(
         cuda,
@@ -191,24 +239,16 @@ fn computes(cuda: &Cuda, rounds: u32) -> Result<bool, Fault> {
         module,
         name
     )?;
-    launch(cuda, function, numbers, rounds)?;
-    let mut result = vec![0_f32; NUMBERS as usize];
-    call!(
-        cuda,
-        "cuMemcpyDtoH_v2",
-        (*mut c_void, DevicePointer, usize),
-        result.as_mut_ptr().cast(),
-        numbers,
-        bytes
-    )?;
-    call!(cuda, "cuModuleUnload", (Module), module)?;
-    call!(cuda, "cuMemFree_v2", (DevicePointer), numbers)?;
-    #[expect(clippy::cast_precision_loss, reason = "at most 2^20, which a float holds exactly")]
-    let expected = rounds as f32;
-    Ok(result.iter().all(|value| (value - expected).abs() < f32::EPSILON))
+    Ok((module, function))
 }
 
-fn launch(cuda: &Cuda, function: Function, mut numbers: DevicePointer, mut rounds: u32) -> Result<(), Fault> {
+fn launch(cuda: &Cuda, function: Function, numbers: DevicePointer, rounds: u32) -> Result<(), Fault> {
+    begin_launch(cuda, function, numbers, rounds)?;
+    call!(cuda, "cuCtxSynchronize", (),)
+}
+
+/// Queues the kernel and returns.
+fn begin_launch(cuda: &Cuda, function: Function, mut numbers: DevicePointer, mut rounds: u32) -> Result<(), Fault> {
     const WIDTH: c_uint = 256;
     let mut length = NUMBERS;
     let mut arguments: [*mut c_void; 3] = [
@@ -243,8 +283,7 @@ fn launch(cuda: &Cuda, function: Function, mut numbers: DevicePointer, mut round
         std::ptr::null_mut(),
         arguments.as_mut_ptr(),
         std::ptr::null_mut()
-    )?;
-    call!(cuda, "cuCtxSynchronize", (),)
+    )
 }
 
 fn name_of(cuda: &Cuda, device: Device) -> Result<String, Fault> {
