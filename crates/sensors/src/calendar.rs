@@ -247,12 +247,12 @@ fn dates(component: &ICalendarComponent) -> Result<Vec<(Moment, Option<Length>)>
 }
 
 fn observance(component: &ICalendarComponent) -> Option<Observance> {
-    let offset = |property| match component.property(property)?.values.first()? {
-        Value::PartialDateTime(at) => {
-            let seconds = i32::from(at.tz_hour?) * 3_600 + i32::from(at.tz_minute.unwrap_or(0)) * 60;
-            Some(if at.tz_minus { -seconds } else { seconds })
-        }
-        _ => None,
+    let offset = |property| {
+        let Value::PartialDateTime(at) = component.property(property)?.values.first()? else {
+            return None;
+        };
+        let seconds = i32::from(at.tz_hour?) * 3_600 + i32::from(at.tz_minute.unwrap_or(0)) * 60;
+        Some(if at.tz_minus { -seconds } else { seconds })
     };
     let start = moments(component.property(&Property::Dtstart)?).ok()?.pop()?;
     let dates = component

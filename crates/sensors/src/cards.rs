@@ -36,11 +36,17 @@ pub(crate) enum Order {
 #[derive(Debug)]
 pub(crate) enum Report {
     /// For core as it is.
-    Input(Input),
+    Input(Box<Input>),
     /// A part of the signals.
     Foreign(Observed<Vec<ForeignUse>>),
     /// Which cards sleep.
     Sleeping(Look<Vec<String>>),
+}
+
+impl Report {
+    fn input(input: Input) -> Self {
+        Self::Input(Box::new(input))
+    }
 }
 
 /// Looks until the receiver is gone.
@@ -154,7 +160,7 @@ impl Eye {
     /// Cards and their readings; starts the driver where it has not started yet.
     fn read(&mut self) -> Vec<Report> {
         if self.sleeping {
-            return vec![Report::Input(Input::CardUnreadable {
+            return vec![Report::input(Input::CardUnreadable {
                 gpu: None,
                 why: "a card of this machine sleeps; asking its driver would wake it".into(),
             })];
@@ -164,7 +170,7 @@ impl Eye {
             Err(error) => {
                 // A driver that fails as a whole is started anew: it may have been upgraded, or its card undocked.
                 self.driver = None;
-                return vec![Report::Input(Input::CardUnreadable {
+                return vec![Report::input(Input::CardUnreadable {
                     gpu: None,
                     why: error.to_string(),
                 })];
@@ -173,7 +179,7 @@ impl Eye {
         let mut reports = Vec::new();
         if cards != self.cards {
             self.cards.clone_from(&cards);
-            reports.push(Report::Input(Input::Cards(cards)));
+            reports.push(Report::input(Input::Cards(cards)));
         }
         let Some(driver) = &self.driver else {
             return reports;
@@ -182,14 +188,14 @@ impl Eye {
         for card in &self.cards {
             match driver.read(&card.uuid) {
                 Ok(reading) => readings.push(reading),
-                Err(error) => reports.push(Report::Input(Input::CardUnreadable {
+                Err(error) => reports.push(Report::input(Input::CardUnreadable {
                     gpu: Some(card.uuid.clone()),
                     why: error.to_string(),
                 })),
             }
         }
         if !readings.is_empty() {
-            reports.push(Report::Input(Input::Readings(readings)));
+            reports.push(Report::input(Input::Readings(readings)));
         }
         reports
     }
@@ -271,7 +277,7 @@ impl Eye {
                     .copied()
                     .unwrap_or(Percent(100))
             };
-            Some(Report::Input(Input::CardUse {
+            Some(Report::input(Input::CardUse {
                 gpu: gpu.clone(),
                 lease: *lease,
                 vram: held(&of_job),

@@ -237,7 +237,7 @@ impl Seen {
             Report::Login(login::Report::Power(Power::Sleep(asleep))) => return Some(Input::Sleep { asleep }),
             Report::Login(login::Report::Power(Power::Shutdown)) => return Some(Input::Shutdown),
             Report::Card(cards::Report::Foreign(seen)) => self.foreign = seen,
-            Report::Card(cards::Report::Input(input)) => return Some(input),
+            Report::Card(cards::Report::Input(input)) => return Some(*input),
             Report::Card(cards::Report::Sleeping(look)) => self.sleeping_cards.hear(SYSFS, look, now),
             Report::Gamepad(look) => self.gamepad.hear(PADS, look, now),
             Report::Files(round) => self.hear_files(*round, now),
