@@ -4,7 +4,6 @@ use crate::{Part, Ran, program, run, wait_for};
 use anyhow::Context;
 use sela_nvml_sim::{FOLDER_VARIABLE, LIBRARY_FILE, Lab};
 use sela_protocol::local::{EarningsLine, MarketLink, Page, Snapshot};
-use sela_protocol::presence::Availability;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

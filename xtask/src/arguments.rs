@@ -149,6 +149,8 @@ pub(crate) enum SoakName {
     Path,
     /// The agent, the keeper or both, killed at a named point of a job's life.
     Crash,
+    /// Weekly windows, minute by minute around every change of the clock of seven years in more than forty zones. Has no seeds.
+    Schedule,
 }
 
 /// What can be fed by a fuzzer.

@@ -5,7 +5,6 @@ use anyhow::{Context, ensure};
 use sela_nvml_sim::{CardFaults, Faults};
 use sela_protocol::id::{JobId, LeaseId};
 use sela_protocol::lease::EndCause;
-use sela_protocol::presence::Availability;
 use sela_protocol::tenant::{JobState, JobView};
 use sela_tests::{Part, Plan, World, expected_result, in_a_world, program};
 use std::process::Command;

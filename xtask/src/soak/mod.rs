@@ -28,15 +28,16 @@ const PROGRAMS: [&str; 8] = [
 /// # Errors
 /// If the programs under test do not build.
 pub(crate) fn soak(places: &Places, name: SoakName, seed: u64, runs: u64) -> anyhow::Result<ExitCode> {
-    setup::ensure(places, Purpose::Soak)?;
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "jobs run in isolation as root only so far: run this as root"
-    );
-    commands::run(commands::cargo(places, ["build", "--quiet", "--locked"]).args(PROGRAMS))?;
     let (passed, failed) = match name {
-        SoakName::Path => path(seed, runs),
-        SoakName::Crash => crashes(seed, runs),
+        SoakName::Path => {
+            prepare(places)?;
+            path(seed, runs)
+        }
+        SoakName::Crash => {
+            prepare(places)?;
+            crashes(seed, runs)
+        }
+        SoakName::Schedule => schedule(places),
     };
     println!("{passed} passed, {failed} failed");
     Ok(if failed == 0 {
@@ -44,6 +45,36 @@ pub(crate) fn soak(places: &Places, name: SoakName, seed: u64, runs: u64) -> any
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// What a seed needs: programs, and root.
+fn prepare(places: &Places) -> anyhow::Result<()> {
+    setup::ensure(places, Purpose::Soak)?;
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "jobs run in isolation as root only so far: run this as root"
+    );
+    commands::run(commands::cargo(places, ["build", "--quiet", "--locked"]).args(PROGRAMS))
+}
+
+/// The whole of the schedule's oracle: it draws nothing, so that once is all.
+fn schedule(places: &Places) -> (u64, u64) {
+    let oracle = [
+        "test",
+        "--quiet",
+        "--locked",
+        "-p",
+        "sela-core",
+        "--test",
+        "schedule_oracle",
+    ];
+    match commands::run(commands::cargo(places, oracle).args(["--", "--ignored"])) {
+        Ok(()) => (1, 0),
+        Err(error) => {
+            println!("schedule: FAILED: {error:#}");
+            (0, 1)
+        }
+    }
 }
 
 /// How many seeds every `cargo xtask test` takes of the path, always the same.

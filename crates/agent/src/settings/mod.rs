@@ -1,6 +1,7 @@
 //! `agent.toml`: what the owner wants, as people write it, read into what `sela-core` decides by. A bad file is an error
 //! with line and column and changes nothing. When to read it again is `watch`'s; what a setting means is the core's.
 
+mod presence;
 mod read;
 mod watch;
 

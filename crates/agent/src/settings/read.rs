@@ -1,5 +1,6 @@
 //! Parsing and checking `agent.toml`. Pure: text in, settings or an error with line and column out.
 
+use super::presence::{PRESENCE, SCHEDULE, WrittenPresence, WrittenSchedule};
 use super::url_of_market::MarketUrl;
 use super::{
     Backend, DEFAULT_DISK_BUDGET, DEFAULT_DISK_DAILY_WRITES, DEFAULT_DISK_FREE_FLOOR, DEFAULT_FLOOR,
@@ -9,7 +10,7 @@ use sela_core::{CardPolicy, Policy};
 use sela_protocol::id::GpuUuid;
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::network::{HostRule, LEAST_RATE, MOST_RULES, NetworkShare};
-use sela_protocol::units::{Bytes, Celsius, Millis, Percent};
+use sela_protocol::units::{Bytes, Celsius};
 use sela_protocol::written::{self, Fields, WrittenError};
 use sela_sandbox::image::ProxyUrl;
 use serde::Deserialize;
@@ -39,6 +40,7 @@ const FIELDS: Fields = Fields {
         "price",
         "electricity",
         "presence",
+        "schedule",
         "limits",
         "network",
         "sandbox",
@@ -49,19 +51,8 @@ const FIELDS: Fields = Fields {
         ("market", Fields::flat(&["url", "invitation", "name"])),
         ("price", Fields::flat(&["floor", "cards"])),
         ("electricity", Fields::flat(&["per_kwh"])),
-        (
-            "presence",
-            Fields::flat(&[
-                "idle_after_s",
-                "cool_off_s",
-                "evict_after_s",
-                "save_grace_s",
-                "foreign_vram_mib",
-                "foreign_utilisation",
-                "ignore_programs",
-                "game_programs",
-            ]),
-        ),
+        ("presence", Fields::flat(PRESENCE)),
+        ("schedule", Fields::flat(SCHEDULE)),
         (
             "limits",
             Fields::flat(&["core_hard_c", "resume_below_c", "job_memory_mib"]),
@@ -83,6 +74,7 @@ struct Written {
     price: WrittenPrice,
     electricity: WrittenElectricity,
     presence: WrittenPresence,
+    schedule: WrittenSchedule,
     limits: WrittenLimits,
     network: WrittenNetwork,
     sandbox: WrittenSandbox,
@@ -109,19 +101,6 @@ struct WrittenPrice {
 #[serde(default)]
 struct WrittenElectricity {
     per_kwh: Option<Micros>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct WrittenPresence {
-    idle_after_s: Option<u32>,
-    cool_off_s: Option<u32>,
-    evict_after_s: Option<u32>,
-    save_grace_s: Option<u32>,
-    foreign_vram_mib: Option<u32>,
-    foreign_utilisation: Option<u8>,
-    ignore_programs: Vec<String>,
-    game_programs: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -184,18 +163,19 @@ impl Settings {
     }
 }
 
-type Refusal = (&'static str, String);
+pub(super) type Refusal = (&'static str, String);
 
 impl Written {
     fn check(self, machine: &str) -> Result<Settings, Refusal> {
         let rest = self.card_policy()?;
-        let cards = self
-            .price
-            .cards
-            .iter()
-            .map(|(gpu, floor)| {
+        let floors = &self.price.cards;
+        let own = floors.keys().chain(self.presence.cards_shared_while_working());
+        let cards = own
+            .map(|gpu| {
                 let policy = CardPolicy {
-                    floor: not_negative("price.cards", *floor)?,
+                    floor: not_negative("price.cards", floors.get(gpu).copied().unwrap_or(rest.floor))?,
+                    share_while_working: rest.share_while_working
+                        || self.presence.cards_shared_while_working().contains(gpu),
                     ..rest.clone()
                 };
                 Ok((gpu.clone(), policy))
@@ -227,43 +207,7 @@ impl Written {
     }
 
     fn card_policy(&self) -> Result<CardPolicy, Refusal> {
-        let default = CardPolicy::default();
-        let presence = &self.presence;
-        let seconds = |written: Option<u32>, default: Millis| {
-            written.map_or(default, |seconds| Millis::from_secs(u64::from(seconds)))
-        };
-        let idle_after = seconds(presence.idle_after_s, default.idle_after);
-        if idle_after < Millis::from_secs(1) {
-            return Err(("presence.idle_after_s", "at least 1".to_owned()));
-        }
-        let cool_off = seconds(presence.cool_off_s, idle_after);
-        if cool_off < idle_after {
-            let least = idle_after.0 / 1000;
-            return Err((
-                "presence.cool_off_s",
-                format!("at least idle_after_s, which is {least}"),
-            ));
-        }
-        let save_grace = seconds(presence.save_grace_s, default.save_grace);
-        if save_grace > Millis::from_secs(60) {
-            return Err((
-                "presence.save_grace_s",
-                "at most 60: the card is yours within that".to_owned(),
-            ));
-        }
-        let evict_after = seconds(presence.evict_after_s, default.evict_after);
-        if evict_after > Millis::from_secs(60) {
-            return Err((
-                "presence.evict_after_s",
-                "at most 60: a frozen job holds the card's memory".to_owned(),
-            ));
-        }
-        let foreign_utilisation = presence
-            .foreign_utilisation
-            .map_or(default.foreign_utilisation, Percent);
-        if foreign_utilisation.0 > 100 {
-            return Err(("presence.foreign_utilisation", "0 to 100, in percent".to_owned()));
-        }
+        let default = self.presence.check()?;
         let core_hard = self.limits.core_hard_c.map_or(default.core_hard, Celsius);
         if !(50..=110).contains(&core_hard.0) {
             return Err(("limits.core_hard_c", "50 to 110 degrees".to_owned()));
@@ -279,13 +223,7 @@ impl Written {
         }
         Ok(CardPolicy {
             floor: not_negative("price.floor", self.price.floor.unwrap_or(DEFAULT_FLOOR))?,
-            idle_after,
-            cool_off,
-            evict_after,
-            save_grace,
-            foreign_vram: presence.foreign_vram_mib.map_or(default.foreign_vram, mib),
-            foreign_utilisation,
-            ignored_programs: presence.ignore_programs.clone(),
+            schedule: self.schedule.check()?,
             core_hard,
             resume_below,
             ..default
@@ -341,7 +279,7 @@ fn not_negative(path: &'static str, price: HourlyPrice) -> Result<HourlyPrice, R
     Ok(price)
 }
 
-fn mib(mib: u32) -> Bytes {
+pub(super) fn mib(mib: u32) -> Bytes {
     Bytes::from_mib(u64::from(mib))
 }
 
@@ -395,6 +333,7 @@ fn line_and_column(text: &str, span: Range<usize>) -> (usize, usize) {
 mod tests {
     use super::*;
     use crate::settings::TEMPLATE;
+    use sela_protocol::units::Millis;
 
     fn parse(text: &str) -> Result<Settings, SettingsError> {
         Settings::parse(text, "machine")
