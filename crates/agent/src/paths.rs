@@ -46,13 +46,7 @@ impl Paths {
             ".config",
         )?;
         let data = under("SELA_DATA_DIR", "STATE_DIRECTORY", "XDG_DATA_HOME", ".local/share")?;
-        let runtime = absolute("SELA_RUNTIME_DIR")
-            .or_else(|| absolute("RUNTIME_DIRECTORY"))
-            .or_else(|| absolute("XDG_RUNTIME_DIR").map(|base| base.join("sela")))
-            .unwrap_or_else(|| match uid {
-                0 => PathBuf::from("/run/sela"),
-                uid => PathBuf::from(format!("/run/user/{uid}/sela")),
-            });
+        let runtime = sela_client::runtime_folder(&variable, uid);
         // A machine-wide folder, unless this agent was told to live in a runtime folder of its own: a test's.
         let locks =
             absolute("SELA_RUNTIME_DIR").map_or_else(|| PathBuf::from("/run/lock/sela"), |own| own.join("locks"));
