@@ -18,20 +18,20 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-struct Script {
+pub(super) struct Script {
     listener: TcpListener,
-    ids: IdSource,
-    key: SigningKey,
+    pub(super) ids: IdSource,
+    pub(super) key: SigningKey,
     lab: bool,
     folder: tempfile::TempDir,
 }
 
-struct Peer {
+pub(super) struct Peer {
     socket: WebSocketStream<TcpStream>,
 }
 
 impl Script {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         Self {
             listener: TcpListener::bind("127.0.0.1:0").await.expect("a port"),
             ids: IdSource::new(UtcMs(1), [4; 32]),
@@ -54,13 +54,13 @@ impl Script {
         }
     }
 
-    fn start(&self) -> (Link, mpsc::Receiver<LinkNews>) {
+    pub(super) fn start(&self) -> (Link, mpsc::Receiver<LinkNews>) {
         let (news, received) = mpsc::channel(64);
         (Link::start(self.settings(), news), received)
     }
 
     /// Takes a connection, greets it and reads its signed hello.
-    async fn meet(&self) -> (Peer, Hello) {
+    pub(super) async fn meet(&self) -> (Peer, Hello) {
         let (stream, _) = self.listener.accept().await.expect("a connection");
         let socket = tokio_tungstenite::accept_async(stream).await.expect("a WebSocket");
         let mut peer = Peer { socket };
@@ -81,7 +81,7 @@ impl Script {
         (peer, hello)
     }
 
-    async fn welcome(&self, peer: &mut Peer, session: SessionId, received: u64) {
+    pub(super) async fn welcome(&self, peer: &mut Peer, session: SessionId, received: u64) {
         let mut ids = self.ids.clone();
         peer.send(&HelloReply::Welcome {
             node: ids.draw(),
@@ -94,7 +94,7 @@ impl Script {
 }
 
 impl Peer {
-    async fn send(&mut self, value: &impl Serialize) {
+    pub(super) async fn send(&mut self, value: &impl Serialize) {
         let text = serde_json::to_string(value).expect("writes");
         self.socket.send(Message::Text(text.into())).await.expect("sent");
     }
@@ -108,7 +108,7 @@ impl Peer {
         }
     }
 
-    async fn frame(&mut self) -> Frame<NodeMessage> {
+    pub(super) async fn frame(&mut self) -> Frame<NodeMessage> {
         serde_json::from_str(&self.text().await).expect("a frame")
     }
 

@@ -2,6 +2,8 @@
 //! is said, and what an answer means, is decided in `sela-core`.
 
 mod blobs;
+#[cfg(test)]
+mod catching_up_tests;
 mod conversation;
 mod link;
 #[cfg(test)]
