@@ -47,7 +47,7 @@ pub(crate) enum Verb {
         #[arg(long)]
         record: bool,
         /// How often the sandbox and its peers start; all else that is counted there follows from it. Fewer are quicker and say less.
-        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(3..))]
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(3..))]
         rounds: u32,
     },
     /// Try something many times, each time with another seed; a seed that fails is told with the command that shows it again.
@@ -239,7 +239,7 @@ mod tests {
                 Verb::Bench {
                     name: BenchName::Agent,
                     record: false,
-                    rounds: 60,
+                    rounds: 50,
                 },
             ),
             (
@@ -247,7 +247,7 @@ mod tests {
                 Verb::Bench {
                     name: BenchName::Agent,
                     record: true,
-                    rounds: 60,
+                    rounds: 50,
                 },
             ),
             (
@@ -255,7 +255,7 @@ mod tests {
                 Verb::Bench {
                     name: BenchName::Desktop,
                     record: false,
-                    rounds: 60,
+                    rounds: 50,
                 },
             ),
             (

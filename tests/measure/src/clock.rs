@@ -12,10 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Lets this thread, and none that it starts, run before all others: what is measured may use every processor, and who
 /// measures must not wait for it. Where that is refused figures under load are larger, never smaller. Whoever starts this with a
-/// real-time priority of its own (`chrt`) wants all that is started to have it, to see through what else a busy machine does.
+/// priority of its own (`nice -n -20`) wants all that is started to have it, to see through what else a busy machine does.
 pub(crate) fn go_first() {
-    // SAFETY: takes a number only; a process id of 0 is this thread.
-    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+    if rustix::process::getpriority_process(None).is_ok_and(|nice| nice < 0) {
         return;
     }
     let parameters = libc::sched_param { sched_priority: 1 };

@@ -12,7 +12,7 @@ use sela_sandbox::ids::ROOTFUL_RANGE;
 
 use crate::image::Small;
 use crate::native::{MEMORY, PROCESSES};
-use crate::peers::{FirstVersion, Peer, Running, said};
+use crate::peers::{FirstVersion, Peer, Running, end_with_us, said};
 
 /// Whom the files for the daemon call the owner of containers' ids.
 const REMAPPED: &str = "sela-remapped";
@@ -148,6 +148,7 @@ fn daemon(folder: &Path) -> anyhow::Result<Command> {
     command
         .args(["--mount", "--propagation", "private", "sh", "-c", &script])
         .current_dir(folder);
+    end_with_us(&mut command);
     Ok(command)
 }
 

@@ -95,6 +95,7 @@ impl FirstVersion {
         let script = format!("umount {} && echo made && exec sleep 100000", Self::SECOND);
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+        end_with_us(&mut command);
         let mut holder = command.stdout(Stdio::piped()).spawn()?;
         let mut word = [0; 4];
         let heard = holder.stdout.take().context("a pipe")?.read_exact(&mut word);
@@ -198,6 +199,17 @@ impl Running {
     pub(crate) fn wait(mut self) -> anyhow::Result<()> {
         self.child.wait()?;
         Ok(())
+    }
+}
+
+/// Has what is started end where we are killed before we can end it.
+pub(crate) fn end_with_us(command: &mut Command) {
+    // SAFETY: one system call, which takes numbers only.
+    unsafe {
+        command.pre_exec(|| {
+            let signal = Some(rustix::process::Signal::TERM);
+            Ok(rustix::process::set_parent_process_death_signal(signal)?)
+        });
     }
 }
 

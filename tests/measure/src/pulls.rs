@@ -32,11 +32,21 @@ pub(crate) fn measure(
         say(&format!("pulling, round {round} of {rounds}"));
         for turn in 0..3 {
             rustix::fs::sync();
-            match (turn + round) % 3 {
-                0 => native.push(mib(ours(runtime, &folder.path().join("ours"), &reference)?)),
-                1 => podman.push(mib(podmans(peers, &reference)?)),
-                _ => umoci.push(mib(umocis(&folder.path().join("umoci"), &reference)?)),
-            }
+            let (name, series, seconds) = match (turn + round) % 3 {
+                0 => (
+                    "native",
+                    &mut native,
+                    ours(runtime, &folder.path().join("ours"), &reference)?,
+                ),
+                1 => ("podman", &mut podman, podmans(peers, &reference)?),
+                _ => (
+                    "skopeo+umoci",
+                    &mut umoci,
+                    umocis(&folder.path().join("umoci"), &reference)?,
+                ),
+            };
+            say(&format!("  {name}: {seconds:.1} s"));
+            series.push(mib(seconds));
         }
     }
     series("pull", "native", "MiB/s", &native[1..]);
