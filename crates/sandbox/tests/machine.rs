@@ -1,6 +1,6 @@
 //! The walls, limits, folders and lives of jobs once more, on a machine whose cgroups are version 2 alone: users' machines are such, this
-//! one may not be; and some of them as a user who is not root. The machine is emulated (see `sela-emulated` for what that takes), and runs the very test programs that were
-//! built beside this one.
+//! one may not be; and some of them as a user who is not root. The machine is emulated (see `sela-emulated` for what that takes), and
+//! runs the very test programs that were built beside this one.
 
 #![allow(
     clippy::unwrap_used,

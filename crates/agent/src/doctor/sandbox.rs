@@ -35,7 +35,7 @@ pub(crate) struct Checkup {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CannotTry {
     /// Only root may.
-    #[error("the walls are built as root, so they are tried as root: `sudo sela doctor sandbox`{0}")]
+    #[error("the walls are built as root, so they are tried as root: `sudo sela doctor sandbox{0}`")]
     NotRoot(&'static str),
     /// This machine lacks something.
     #[error("jobs cannot be isolated here, so there is nothing to try: {0}")]

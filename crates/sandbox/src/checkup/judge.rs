@@ -25,10 +25,11 @@ fn find(evidence: &Evidence, guarantee: &Guarantee) -> Finding {
         (Came::Held(came), Strength::Enforced) => (came, FindingVerdict::Good, None),
         (Came::Held(came), Strength::Weaker { why }) => (format!("{came}; {why}"), FindingVerdict::Weaker, less),
         // What nobody promises cannot be broken.
-        (Came::Held(_) | Came::Broken(_) | Came::NotTried(_), Strength::Absent { why }) => {
+        (Came::Held(_) | Came::Broken(_) | Came::Unseen(_) | Came::NotTried(_), Strength::Absent { why }) => {
             ((*why).to_owned(), FindingVerdict::Absent, less)
         }
         (Came::Broken(came), Strength::Enforced | Strength::Weaker { .. }) => (came, FindingVerdict::Bad, Some(BROKEN)),
+        (Came::Unseen(why), Strength::Enforced | Strength::Weaker { .. }) => (why, FindingVerdict::Bad, Some(UNSEEN)),
         (Came::NotTried(why), Strength::Enforced | Strength::Weaker { .. }) => {
             (why.to_owned(), FindingVerdict::Weaker, None)
         }
@@ -44,6 +45,10 @@ fn find(evidence: &Evidence, guarantee: &Guarantee) -> Finding {
 
 /// What to do where a wall does not stand.
 const BROKEN: &str = "share nothing until this is good: `sela pause`, update the system, and report this output";
+
+/// What to do where a job could not be run: a busy machine gives it no time.
+const UNSEEN: &str =
+    "try again while nothing else runs; what stays is a reason to share nothing, and to report this output";
 
 /// What to do where less is promised than elsewhere.
 fn less_remedy(name: &str) -> Option<&'static str> {

@@ -28,6 +28,8 @@ pub(super) enum Came {
     Held(String),
     /// One did not, or was not seen to.
     Broken(String),
+    /// No job was there to look at.
+    Unseen(String),
     /// Nothing can be tried from here.
     NotTried(&'static str),
 }
@@ -59,19 +61,22 @@ impl Looks {
 pub(super) fn seen<T>(found: &Result<T, String>, look: &dyn Fn(&T) -> Came) -> Came {
     match found {
         Ok(found) => look(found),
-        Err(why) => Came::Broken(format!("the job that tries it could not be run: {why}")),
+        Err(why) => Came::Unseen(format!("the job that tries it could not be run: {why}")),
     }
 }
 
+/// The worse of two.
 pub(super) fn both(one: Came, other: Came) -> Came {
     match (one, other) {
+        (Came::Broken(one), Came::Broken(other)) => Came::Broken(format!("{one}, {other}")),
+        (worse @ Came::Broken(_), Came::Held(_) | Came::Unseen(_) | Came::NotTried(_))
+        | (Came::Held(_) | Came::Unseen(_) | Came::NotTried(_), worse @ Came::Broken(_))
+        | (worse @ Came::Unseen(_), Came::Held(_) | Came::Unseen(_) | Came::NotTried(_))
+        | (Came::Held(_) | Came::NotTried(_), worse @ Came::Unseen(_))
+        | (worse @ Came::NotTried(_), Came::Held(_) | Came::NotTried(_))
+        | (Came::Held(_), worse @ Came::NotTried(_)) => worse,
         (Came::Held(one), Came::Held(other)) if other.is_empty() => Came::Held(one),
         (Came::Held(one), Came::Held(other)) => Came::Held(format!("{one}, {other}")),
-        (Came::Broken(one), Came::Broken(other)) => Came::Broken(format!("{one}, {other}")),
-        (broken @ Came::Broken(_), Came::Held(_) | Came::NotTried(_)) => broken,
-        (Came::Held(_) | Came::NotTried(_), broken @ Came::Broken(_)) => broken,
-        (why @ Came::NotTried(_), Came::Held(_) | Came::NotTried(_)) => why,
-        (Came::Held(_), why @ Came::NotTried(_)) => why,
     }
 }
 
@@ -370,12 +375,8 @@ pub(super) fn quiet(outcome: &Outcome) -> Came {
     let refused = matches!(outcome.outputs, Collected::Refused { .. });
     Looks::default()
         .at(
-            outcome.answers.is_empty() || printed <= LOG.0,
-            format!("{printed} of {} bytes were kept of what it printed", LOG.0),
-        )
-        .at(
             printed > 0 && printed <= LOG.0,
-            format!("its log ends at {printed} bytes"),
+            format!("its log ends at {printed} of {} bytes", 2 * LOG.0),
         )
         .at(
             refused,
