@@ -212,10 +212,12 @@ fn undo(desk: &mut Desk, plan: &JobPlan, cgroup: Option<&Cgroup>, container: Opt
         take_down(desk, container);
     }
     if let Some(cgroup) = cgroup {
-        // The groups above are other jobs', too.
-        cgroup.set_hurry(false);
         remove_cgroups(desk, cgroup);
     }
     clear_away(desk, plan);
+    if let Some(cgroup) = cgroup {
+        // The groups above are other jobs', too.
+        cgroup.set_hurry(false);
+    }
     tidy(desk, plan);
 }

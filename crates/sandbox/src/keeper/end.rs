@@ -81,9 +81,14 @@ pub(super) fn end((mut watch, reason): (Watch<'_>, Reason), desk: &mut Desk) {
         // Nobody is left who knows of the scratch folder, or wants what is in it.
         drop(fs::remove_dir_all(&watch.plan.scratch));
     }
+    if watch.plan.engine.is_some() {
+        // Programs of the engine's own end in the jobs' groups, too, where a busy machine would not let them come to it.
+        watch.cgroup.set_hurry(true);
+    }
     take_down(desk, watch.job.as_mut());
     if watch.plan.engine.is_some() {
         clear_away(desk, watch.plan);
+        watch.cgroup.set_hurry(false);
     }
     desk.report(&Report::Ended {
         stop,

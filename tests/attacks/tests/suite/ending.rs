@@ -2,7 +2,7 @@
 
 use crate::control::{Plain, runs, send, soon, with_word};
 use crate::ground::Ground;
-use crate::job::processes_in;
+use crate::job::{Job, processes_in};
 use crate::outside::{Pair, all_gone};
 use rustix::process::Signal;
 use sela_attacks::verdict::{Held, Outcome};
@@ -10,7 +10,7 @@ use sela_protocol::lease::EndCause;
 use sela_protocol::units::Millis;
 use sela_sandbox::keeper::wire::{FrozenSource, JobPlan, Order, Report};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long somebody is given to end by themselves.
@@ -87,21 +87,46 @@ fn found_and_ended(word: &str) -> Outcome {
     }
 }
 
+/// How often a job is started anew that was ended because it did not stand still in time.
+const ATTEMPTS: u32 = 5;
+
+/// A job that says that it runs, is made ready, and stands still: with its init and what it was started by.
+async fn frozen(
+    ground: &Ground,
+    plan: impl Fn() -> JobPlan,
+    says: &str,
+    ready: impl AsyncFn(u32),
+) -> (Job, u32, JobPlan) {
+    for _ in 0..ATTEMPTS {
+        let plan = plan();
+        let mut job = ground.start(&plan);
+        let (init, _) = job.until_started().await;
+        job.until_says(says).await;
+        ready(init).await;
+        if job.freeze().await {
+            return (job, init, plan);
+        }
+        drop(job.finish().await);
+    }
+    panic!("{ATTEMPTS} jobs were ended because they did not stand still in time");
+}
+
+fn counted_by(init: u32) -> PathBuf {
+    Path::new("/proc").join(init.to_string()).join("root/tmp/counted")
+}
+
 fn read(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_default()
 }
 
 pub(crate) async fn outrun(ground: &Ground) -> Pair {
-    let plan = ground.plan(&["/bin/sela-probe", "do", "count", "/tmp/counted"]);
-    let mut job = ground.start(&plan);
-    let (init, _) = job.until_started().await;
-    job.until_says("counting").await;
-    let counted = Path::new("/proc").join(init.to_string()).join("root/tmp/counted");
-    assert!(soon(|| !read(&counted).is_empty()).await, "nobody counts");
-    job.order(Order::Freeze {
-        cause: EndCause::OwnerInput,
-    });
-    job.until(|report| matches!(report, Report::Frozen { .. })).await;
+    let plan = || ground.plan(&["/bin/sela-probe", "do", "count", "/tmp/counted"]);
+    let counts = async |init: u32| {
+        let counted = counted_by(init);
+        assert!(soon(|| !read(&counted).is_empty()).await, "nobody counts");
+    };
+    let (mut job, init, _) = frozen(ground, plan, "counting", counts).await;
+    let counted = counted_by(init);
     let before = read(&counted);
     job.until_usage().await;
     let behind = if read(&counted) == before {
@@ -211,14 +236,7 @@ pub(crate) async fn ungranted_job(ground: &Ground) -> Pair {
 /// All that guard a job die at once, while it stands frozen and can do nothing about it.
 pub(crate) async fn frozen_alone(ground: &Ground) -> Pair {
     let script = "echo up; while true; do sleep 0.05; done";
-    let plan = ground.script(script);
-    let mut job = ground.start(&plan);
-    let (init, _) = job.until_started().await;
-    job.until_says("up").await;
-    job.order(Order::Freeze {
-        cause: EndCause::OwnerInput,
-    });
-    job.until(|report| matches!(report, Report::Frozen { .. })).await;
+    let (job, init, plan) = frozen(ground, || ground.script(script), "up", async |_| ()).await;
     let keeper = job.keeper;
     // What a keeper has for children: a native job's init, which is the job; or whoever speaks to the engine for it.
     let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).unwrap();
@@ -238,14 +256,8 @@ pub(crate) async fn frozen_alone(ground: &Ground) -> Pair {
 }
 
 pub(crate) async fn billed(ground: &Ground) -> Pair {
-    let plan = ground.script("echo up; while true; do :; done");
-    let mut job = ground.start(&plan);
-    job.until_started().await;
-    job.until_says("up").await;
-    job.order(Order::Freeze {
-        cause: EndCause::OwnerInput,
-    });
-    job.until(|report| matches!(report, Report::Frozen { .. })).await;
+    let plan = || ground.script("echo up; while true; do :; done");
+    let (mut job, ..) = frozen(ground, plan, "up", async |_| ()).await;
     job.until_usage().await;
     job.end();
     let outcome = job.finish().await;

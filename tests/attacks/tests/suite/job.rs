@@ -110,6 +110,17 @@ impl Job {
         self.orders.as_ref().unwrap().send(order).unwrap();
     }
 
+    /// Whether it stands still now. One that does not in time its keeper has ended instead, which a busy machine may bring about.
+    pub(crate) async fn freeze(&mut self) -> bool {
+        self.order(Order::Freeze {
+            cause: EndCause::OwnerInput,
+        });
+        let answered = self
+            .until(|report| matches!(report, Report::Frozen { .. } | Report::Stopped { .. }))
+            .await;
+        matches!(answered, Report::Frozen { .. })
+    }
+
     pub(crate) fn end(&self) {
         self.order(Order::End {
             cause: EndCause::OwnerCommand,
