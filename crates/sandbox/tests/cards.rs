@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use sela_protocol::lease::EndCause;
 use sela_sandbox::card::{CardAccess, Placed};
 use sela_sandbox::keeper::wire::{FaultCode, Order, Report};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -117,6 +117,42 @@ async fn the_drivers_files_are_there_read_only_and_first_in_the_search_paths() {
     assert!(lines.contains(&"nvidia0"), "{lines:?}");
     assert!(outcome.err.contains("Read-only file system"), "{}", outcome.err);
     assert_eq!(fs::read_to_string(&library).unwrap(), "library");
+}
+
+#[tokio::test]
+async fn a_job_has_its_cards_nodes_and_not_one_more() {
+    if !is_root("a_job_has_its_cards_nodes_and_not_one_more") {
+        return;
+    }
+    let stage = Stage::new();
+    // Any two nodes that may be opened, under the names that a card's have.
+    let given = [("/dev/zero", "nvidia1"), ("/dev/full", "nvidiactl")];
+    let list = "for node in $(find /dev -type c -o -type b); do echo $node $(stat -c '%t:%T' $node); done";
+    let mut listed = Vec::new();
+    for devices in [&given[..0], &given[..]] {
+        let mut plan = stage.script(list);
+        plan.scratch = stage.path().join(plan.lease.to_string());
+        fs::create_dir(&plan.scratch).unwrap();
+        let devices = devices
+            .iter()
+            .map(|(node, name)| placed(Path::new(node), &format!("/dev/{name}")));
+        plan.card = Some(CardAccess {
+            devices: devices.collect(),
+            ..CardAccess::default()
+        });
+        let outcome = run(&plan).await;
+        outcome.exited(0);
+        listed.push(outcome.out.lines().map(str::to_owned).collect::<BTreeSet<String>>());
+    }
+    let [without, with] = [&listed[0], &listed[1]];
+    let more: Vec<&str> = with.difference(without).map(String::as_str).collect();
+    assert_eq!(more, ["/dev/nvidia1 1:5", "/dev/nvidiactl 1:7"]);
+    assert_eq!(without.difference(with).count(), 0);
+    let cards: Vec<&String> = without
+        .iter()
+        .filter(|node| node.contains("nvidia") || node.contains("dri/"))
+        .collect();
+    assert!(cards.is_empty(), "without a card: {cards:?}");
 }
 
 #[tokio::test]

@@ -29,7 +29,8 @@ use support::{Stage, Watched, is_root};
 
 /// What is run where not everything has to be: each stands for something that no attack of `tests/attacks` tries in an engine, or
 /// that an engine only promises in part.
-const CHOSEN: [(&str, &[&str]); 4] = [
+const CHOSEN: [(&str, &[&str]); 5] = [
+    ("cards", &["a_job_has_its_cards_nodes_and_not_one_more"]),
     (
         "life",
         &[
