@@ -1,7 +1,7 @@
 //! Services whose whole answer is a value of one signal: UPower, NetworkManager, GameMode, the desktops' own lists of what
 //! keeps the screen on. Each says how it is asked; how it is followed is the same for all.
 
-use crate::bus::{Bus, Fault, Subject};
+use crate::bus::{Bus, Fault, Objects, Subject};
 use crate::look::Look;
 use crate::signals::Report;
 use sela_protocol::senses::{Engagement, EngagementKind, Play, PlayKind, PowerSource};
@@ -17,6 +17,8 @@ pub(crate) trait Service: Send {
     type Value: Send;
     /// Its name.
     const NAME: &'static str;
+    /// The objects that tell of a change.
+    const OBJECTS: Objects;
     /// Whether it comes and goes as it is needed, so that its going is no fault.
     const COMES_AND_GOES: bool;
     /// Asks it.
@@ -44,6 +46,10 @@ impl<S: Service> Asked<S> {
 impl<S: Service> Subject for Asked<S> {
     fn service(&self) -> &'static str {
         S::NAME
+    }
+
+    fn objects(&self) -> Objects {
+        S::OBJECTS
     }
 
     async fn look(&mut self, bus: &Bus) -> Result<(), Fault> {
@@ -79,6 +85,7 @@ pub(crate) struct UPower;
 impl Service for UPower {
     type Value = PowerSource;
     const NAME: &'static str = "org.freedesktop.UPower";
+    const OBJECTS: Objects = Objects::Under("/org/freedesktop/UPower");
     const COMES_AND_GOES: bool = false;
 
     async fn ask(bus: &Bus) -> Result<PowerSource, Fault> {
@@ -133,6 +140,7 @@ pub(crate) struct NetworkManager;
 impl Service for NetworkManager {
     type Value = bool;
     const NAME: &'static str = "org.freedesktop.NetworkManager";
+    const OBJECTS: Objects = Objects::At("/org/freedesktop/NetworkManager");
     const COMES_AND_GOES: bool = false;
 
     async fn ask(bus: &Bus) -> Result<bool, Fault> {
@@ -154,6 +162,7 @@ pub(crate) struct GameMode;
 impl Service for GameMode {
     type Value = Vec<Play>;
     const NAME: &'static str = "com.feralinteractive.GameMode";
+    const OBJECTS: Objects = Objects::At("/com/feralinteractive/GameMode");
     const COMES_AND_GOES: bool = true;
 
     async fn ask(bus: &Bus) -> Result<Vec<Play>, Fault> {
@@ -182,6 +191,7 @@ pub(crate) struct GnomeSession;
 impl Service for GnomeSession {
     type Value = Vec<Engagement>;
     const NAME: &'static str = "org.gnome.SessionManager";
+    const OBJECTS: Objects = Objects::At("/org/gnome/SessionManager");
     const COMES_AND_GOES: bool = true;
 
     async fn ask(bus: &Bus) -> Result<Vec<Engagement>, Fault> {
@@ -213,6 +223,7 @@ pub(crate) struct KdePower;
 impl Service for KdePower {
     type Value = Vec<Engagement>;
     const NAME: &'static str = "org.kde.Solid.PowerManagement.PolicyAgent";
+    const OBJECTS: Objects = Objects::At("/org/kde/Solid/PowerManagement/PolicyAgent");
     const COMES_AND_GOES: bool = true;
 
     async fn ask(bus: &Bus) -> Result<Vec<Engagement>, Fault> {

@@ -48,10 +48,21 @@ impl From<zbus::Error> for Fault {
     }
 }
 
+/// Objects of a service.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Objects {
+    /// The one at this path.
+    At(&'static str),
+    /// It, and all below it.
+    Under(&'static str),
+}
+
 /// What is asked for on a bus.
 pub(crate) trait Subject: Send {
     /// The service's well-known name.
     fn service(&self) -> &'static str;
+    /// The objects whose signals ring: a service may have others that change many times a second (access points in reach).
+    fn objects(&self) -> Objects;
     /// Looks, and reports.
     fn look(&mut self, bus: &Bus) -> impl Future<Output = Result<(), Fault>> + Send;
     /// Hears one of the service's signals, before the look that follows it.
@@ -89,10 +100,12 @@ enum Never {}
 trait Attend: Subject {
     /// One connection, until it breaks.
     async fn attend(&mut self, bus: &Bus, attention: &Attention, pause: &mut Duration) -> Result<Never, Fault> {
-        let rule = MatchRule::builder()
-            .msg_type(Type::Signal)
-            .sender(self.service())
-            .build()?;
+        let rule = MatchRule::builder().msg_type(Type::Signal).sender(self.service());
+        let rule = match self.objects() {
+            Objects::At(path) => rule.path(path),
+            Objects::Under(path) => rule.path_namespace(path),
+        };
+        let rule = rule.build()?;
         let mut signals =
             MessageStream::for_match_rule(rule, &bus.connection, std::num::NonZeroUsize::new(QUEUE)).await?;
         let comings = MatchRule::builder()
@@ -118,10 +131,7 @@ trait Attend: Subject {
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(attention.period().0)) => {}
                 changed = changes.changed() => changed.map_err(|_| Fault::Unheard)?,
-                signal = signals.next() => {
-                    let signal = signal.ok_or_else(gone)??;
-                    self.hear(bus, &signal).await?;
-                }
+                signal = next(&mut signals, self.service()) => self.hear(bus, &signal?).await?,
                 coming = comings.next() => drop(coming.ok_or_else(gone)??),
             }
             // What comes meanwhile is heard at once, and looked at together.
@@ -132,10 +142,7 @@ trait Attend: Subject {
                 }
                 tokio::select! {
                     () = tokio::time::sleep(Duration::from_millis(rest.0)) => break,
-                    signal = signals.next() => {
-                        let signal = signal.ok_or_else(gone)??;
-                        self.hear(bus, &signal).await?;
-                    }
+                    signal = next(&mut signals, self.service()) => self.hear(bus, &signal?).await?,
                 }
             }
         }
@@ -143,6 +150,23 @@ trait Attend: Subject {
 }
 
 impl<S: Subject> Attend for S {}
+
+/// The next signal in the service's own words, or of a property. What else a service may say is not listened to: one that told of
+/// each question would be asked without end.
+async fn next(signals: &mut MessageStream, service: &str) -> Result<Message, Fault> {
+    loop {
+        let signal = signals.next().await.ok_or_else(gone)??;
+        let header = signal.header();
+        let interface = header
+            .interface()
+            .map(|interface| interface.as_str())
+            .unwrap_or_default();
+        if interface.starts_with(service) || interface == "org.freedesktop.DBus.Properties" {
+            drop(header);
+            return Ok(signal);
+        }
+    }
+}
 
 fn gone() -> Fault {
     Fault::Failed("the bus has gone".into())

@@ -3,7 +3,7 @@
 
 use super::{NewestInput, Sighting};
 use crate::attention::Attention;
-use crate::bus::{Bus, Fault, Subject};
+use crate::bus::{Bus, Fault, Objects, Subject};
 use crate::signals::Report;
 use sela_protocol::units::BootMs;
 use tokio::sync::mpsc;
@@ -45,6 +45,10 @@ impl Mutter {
 impl Subject for Mutter {
     fn service(&self) -> &'static str {
         SERVICE
+    }
+
+    fn objects(&self) -> Objects {
+        Objects::At(PATH)
     }
 
     async fn look(&mut self, bus: &Bus) -> Result<(), Fault> {

@@ -4,7 +4,7 @@
 mod sessions;
 
 use crate::attention::Attention;
-use crate::bus::{Bus, Fault, Subject};
+use crate::bus::{Bus, Fault, Objects, Subject};
 use crate::input::NewestInput;
 use crate::signals;
 use sela_protocol::senses::{Engagement, EngagementKind};
@@ -98,6 +98,10 @@ impl Login {
 impl Subject for Login {
     fn service(&self) -> &'static str {
         SERVICE
+    }
+
+    fn objects(&self) -> Objects {
+        Objects::Under(PATH)
     }
 
     async fn look(&mut self, bus: &Bus) -> Result<(), Fault> {
