@@ -17,6 +17,19 @@ use std::path::Path;
 
 const FILE: &str = "earnings.db";
 
+const TOTALS: &str = "SELECT net, fee, electricity FROM totals";
+const TODAY: &str = "
+    SELECT IFNULL(SUM(
+        (SELECT net FROM receipts WHERE lease = today.lease ORDER BY billed_ms DESC, number DESC LIMIT 1)
+        - IFNULL((SELECT net FROM receipts WHERE lease = today.lease AND issued_utc_ms < ?1
+            ORDER BY billed_ms DESC, number DESC LIMIT 1), 0)), 0)
+    FROM (SELECT DISTINCT lease FROM receipts INDEXED BY receipts_by_time WHERE issued_utc_ms >= ?1) AS today";
+const PENDING: &str = "
+    SELECT price,
+        (SELECT MAX(thawed_ms) FROM notes WHERE notes.lease = leases.lease),
+        (SELECT MAX(gross) FROM receipts WHERE receipts.lease = leases.lease)
+    FROM not_settled CROSS JOIN leases ON leases.lease = not_settled.lease";
+
 /// One entry to be committed.
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
@@ -201,24 +214,21 @@ impl EarningsBook {
     }
 
     /// The owner's sums. Receipts are cumulative, so the newest of each lease counts; what a lease brought today is the newest
-    /// less the newest from before `midnight`.
+    /// less the newest from before `midnight`. What this costs grows with the present day and the leases that are not settled, not with
+    /// all that was ever earned: the rest the database keeps along (`totals`).
     ///
     /// # Errors
     /// See [`StoreError`].
     pub(crate) fn sums(&self, midnight: UtcMs) -> Result<Earned, StoreError> {
-        let (net, fee) = self.newest_receipts(UtcMs(i64::MAX))?;
-        let (net_before, _) = self.newest_receipts(midnight)?;
-        let electricity: i64 = self
-            .connection
-            .query_row(
-                "SELECT IFNULL(SUM(electricity), 0) FROM closings AS newest WHERE number =
-                     (SELECT MAX(number) FROM closings WHERE closings.lease = newest.lease)",
-                [],
-                |row| row.get(0),
-            )
-            .map_err(failed)?;
+        let one = |sql: &str, parameters: &[&dyn rusqlite::ToSql]| {
+            let mut statement = self.connection.prepare_cached(sql).map_err(failed)?;
+            statement.query_row(parameters, |row| row.get(0)).map_err(failed)
+        };
+        let mut totals = self.rows(TOTALS, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+        let (net, fee, electricity): (i64, i64, i64) = totals.pop().unwrap_or_default();
+        let today_net: i64 = one(TODAY, params![midnight.0])?;
         Ok(Earned {
-            today_net: Micros(net - net_before),
+            today_net: Micros(today_net),
             total_net: Micros(net),
             total_fee: Micros(fee),
             total_electricity: Micros(electricity),
@@ -226,33 +236,15 @@ impl EarningsBook {
         })
     }
 
-    fn newest_receipts(&self, before: UtcMs) -> Result<(i64, i64), StoreError> {
-        self.connection
-            .query_row(
-                "SELECT IFNULL(SUM(net), 0), IFNULL(SUM(fee), 0) FROM receipts AS newest WHERE number =
-                     (SELECT number FROM receipts WHERE receipts.lease = newest.lease AND issued_utc_ms < ?1
-                      ORDER BY billed_ms DESC, number DESC LIMIT 1)",
-                [before.0],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )
-            .map_err(failed)
-    }
-
     /// Metered and not yet receipted, of leases that are not settled.
     fn pending(&self) -> Result<Micros, StoreError> {
-        let rows = self.rows(
-            "SELECT price, (SELECT MAX(thawed_ms) FROM notes WHERE notes.lease = leases.lease),
-                    (SELECT MAX(gross) FROM receipts WHERE receipts.lease = leases.lease)
-             FROM leases WHERE NOT EXISTS (SELECT 1 FROM settled WHERE settled.lease = leases.lease)",
-            [],
-            |row| {
-                Ok((
-                    row.get(0)?,
-                    row.get::<_, Option<u64>>(1)?,
-                    row.get::<_, Option<i64>>(2)?,
-                ))
-            },
-        )?;
+        let rows = self.rows(PENDING, [], |row| {
+            Ok((
+                row.get(0)?,
+                row.get::<_, Option<u64>>(1)?,
+                row.get::<_, Option<i64>>(2)?,
+            ))
+        })?;
         Ok(rows
             .into_iter()
             .map(|(price, thawed, receipted)| {

@@ -73,7 +73,53 @@ pub(crate) const EARNINGS: Steps = &["
     CREATE TRIGGER settled_kept BEFORE DELETE ON settled BEGIN SELECT RAISE(ABORT, 'earnings are append only'); END;
     CREATE TRIGGER pauses_stay BEFORE UPDATE ON pauses BEGIN SELECT RAISE(ABORT, 'earnings are append only'); END;
     CREATE TRIGGER pauses_kept BEFORE DELETE ON pauses BEGIN SELECT RAISE(ABORT, 'earnings are append only'); END;
-"];
+",
+    // The owner's sums, kept along by the database itself, in the transaction of each entry: all that was ever earned is too much to
+    // add up at each receipt. What no integer holds is the largest; it must not stop the entries that come after it.
+    "
+    CREATE INDEX receipts_by_time ON receipts (issued_utc_ms);
+    CREATE TABLE totals (
+        one INTEGER PRIMARY KEY CHECK (one = 1),
+        net INTEGER NOT NULL,
+        fee INTEGER NOT NULL,
+        electricity INTEGER NOT NULL
+    ) STRICT;
+    INSERT INTO totals SELECT 1,
+        (SELECT IFNULL(SUM(net), 0) FROM receipts AS newest WHERE number =
+            (SELECT number FROM receipts WHERE receipts.lease = newest.lease ORDER BY billed_ms DESC, number DESC LIMIT 1)),
+        (SELECT IFNULL(SUM(fee), 0) FROM receipts AS newest WHERE number =
+            (SELECT number FROM receipts WHERE receipts.lease = newest.lease ORDER BY billed_ms DESC, number DESC LIMIT 1)),
+        (SELECT IFNULL(SUM(electricity), 0) FROM closings AS newest WHERE number =
+            (SELECT MAX(number) FROM closings WHERE closings.lease = newest.lease));
+    CREATE TRIGGER receipts_counted AFTER INSERT ON receipts
+    WHEN NEW.number = (SELECT number FROM receipts WHERE lease = NEW.lease ORDER BY billed_ms DESC, number DESC LIMIT 1)
+    BEGIN
+        UPDATE totals SET (net, fee) = (
+            SELECT CASE typeof(more_net) WHEN 'integer' THEN more_net ELSE 9223372036854775807 END,
+                   CASE typeof(more_fee) WHEN 'integer' THEN more_fee ELSE 9223372036854775807 END
+            FROM (SELECT
+                totals.net - IFNULL((SELECT net FROM receipts WHERE lease = NEW.lease AND number <> NEW.number
+                    ORDER BY billed_ms DESC, number DESC LIMIT 1), 0) + NEW.net AS more_net,
+                totals.fee - IFNULL((SELECT fee FROM receipts WHERE lease = NEW.lease AND number <> NEW.number
+                    ORDER BY billed_ms DESC, number DESC LIMIT 1), 0) + NEW.fee AS more_fee));
+    END;
+    CREATE TRIGGER closings_counted AFTER INSERT ON closings BEGIN
+        UPDATE totals SET electricity = (
+            SELECT CASE typeof(more) WHEN 'integer' THEN more ELSE 9223372036854775807 END
+            FROM (SELECT totals.electricity - IFNULL((SELECT electricity FROM closings WHERE lease = NEW.lease AND number <> NEW.number
+                ORDER BY number DESC LIMIT 1), 0) + IFNULL(NEW.electricity, 0) AS more));
+    END;
+    CREATE TABLE not_settled (lease TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
+    INSERT INTO not_settled SELECT lease FROM leases
+        WHERE NOT EXISTS (SELECT 1 FROM settled WHERE settled.lease = leases.lease);
+    CREATE TRIGGER leases_open AFTER INSERT ON leases BEGIN
+        INSERT INTO not_settled SELECT NEW.lease WHERE NOT EXISTS (SELECT 1 FROM settled WHERE settled.lease = NEW.lease);
+    END;
+    CREATE TRIGGER leases_over AFTER INSERT ON settled BEGIN
+        DELETE FROM not_settled WHERE lease = NEW.lease;
+    END;
+",
+];
 
 /// `telemetry.db`. `span_ms` is 60 000 or 3 600 000. `held` and `sold` are what the program wrote, as JSON; an open stretch goes on.
 pub(crate) const TELEMETRY: Steps = &[

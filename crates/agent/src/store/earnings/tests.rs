@@ -2,6 +2,7 @@
 
 use super::*;
 use ed25519_dalek::SigningKey;
+use proptest::prelude::*;
 use sela_protocol::id::{GpuUuid, IdSource};
 use sela_protocol::lease::FencingToken;
 
@@ -302,4 +303,132 @@ fn sums_count_the_newest_receipt_of_each_lease_and_today_from_midnight_on() {
     assert_eq!(sums.today_net, Micros(45_000 - 9_000));
     assert_eq!(sums.total_fee, Micros(5_000));
     assert_eq!(sums.pending_gross, Micros(20_000), "two minutes of the second lease");
+}
+
+/// The owner's sums by the whole of what was written, as they were before the database kept them along.
+fn added_up(book: &EarningsBook, midnight: UtcMs) -> Earned {
+    let newest = |before: UtcMs| -> (i64, i64) {
+        let sql = "SELECT IFNULL(SUM(net), 0), IFNULL(SUM(fee), 0) FROM receipts AS newest WHERE number =
+             (SELECT number FROM receipts WHERE receipts.lease = newest.lease AND issued_utc_ms < ?1
+              ORDER BY billed_ms DESC, number DESC LIMIT 1)";
+        let row = book
+            .connection
+            .query_row(sql, [before.0], |row| Ok((row.get(0)?, row.get(1)?)));
+        row.expect("sums")
+    };
+    let electricity = "SELECT IFNULL(SUM(electricity), 0) FROM closings AS newest WHERE number =
+        (SELECT MAX(number) FROM closings WHERE closings.lease = newest.lease)";
+    let pending = "SELECT price, (SELECT MAX(thawed_ms) FROM notes WHERE notes.lease = leases.lease),
+        (SELECT MAX(gross) FROM receipts WHERE receipts.lease = leases.lease)
+        FROM leases WHERE NOT EXISTS (SELECT 1 FROM settled WHERE settled.lease = leases.lease)";
+    let pending = book.rows(pending, [], |row| {
+        let (price, thawed, receipted): (i64, Option<u64>, Option<i64>) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let due = HourlyPrice(Micros(price)).due(Millis(thawed.unwrap_or(0)));
+        Ok((due - Micros(receipted.unwrap_or(0))).max(Micros::ZERO))
+    });
+    let ((net, fee), (net_before, _)) = (newest(UtcMs(i64::MAX)), newest(midnight));
+    let electricity = book.connection.query_row(electricity, [], |row| row.get(0));
+    Earned {
+        today_net: Micros(net - net_before),
+        total_net: Micros(net),
+        total_fee: Micros(fee),
+        total_electricity: Micros(electricity.expect("sums")),
+        pending_gross: pending.expect("sums").into_iter().sum(),
+    }
+}
+
+/// One random entry about one of a few leases.
+#[derive(Debug, Clone, Copy)]
+enum Written {
+    Note(usize, u64),
+    Closed(usize, Option<i64>),
+    Receipt(usize, u64, i64),
+    ReceiptAgain,
+    Settled(usize),
+}
+
+fn written() -> impl Strategy<Value = Written> {
+    let lease = 0..6_usize;
+    prop_oneof![
+        2 => (lease.clone(), 0..500_000_u64).prop_map(|(lease, thawed)| Written::Note(lease, thawed)),
+        2 => (lease.clone(), prop::option::of(0..900_000_i64)).prop_map(|(lease, per_kwh)| Written::Closed(lease, per_kwh)),
+        3 => (lease.clone(), 0..500_000_u64, 0..10_i64).prop_map(|(lease, billed, hour)| Written::Receipt(lease, billed, hour)),
+        1 => Just(Written::ReceiptAgain),
+        1 => lease.prop_map(Written::Settled),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_sums_that_are_kept_along_are_those_of_all_that_was_written(
+        before in prop::collection::vec(written(), 0..20),
+        after in prop::collection::vec(written(), 0..40),
+        midnight in 0..10_i64,
+    ) {
+        // Some of it written by a version that kept no sums.
+        let mut connection = Connection::open_in_memory().expect("opens");
+        migrate(&mut connection, FILE, &EARNINGS[..1]).expect("as released");
+        let mut case = Case { book: EarningsBook { connection }, ..Case::new() };
+        let leases: Vec<OpenLease> = (0..6).map(|_| case.accept()).collect();
+        let mut last_receipt = None;
+        let write = |case: &mut Case, what: Written, last_receipt: &mut Option<Entry>| match what {
+            Written::Note(lease, thawed) => drop(case.note(&leases[lease], Millis(thawed), None)),
+            Written::Closed(lease, per_kwh) => {
+                let note = case.note(&leases[lease], MINUTE, Some(EndCause::OwnerInput));
+                let closing = UnsettledLease { lasted: Millis(per_kwh.unwrap_or(0).unsigned_abs()), ..case.closing(note) };
+                case.commit(Entry::Closed { closing, per_kwh: per_kwh.map(Micros) });
+            }
+            Written::Receipt(lease, billed, hour) => {
+                let receipt = case.receipt(&leases[lease], Millis(billed), UtcMs(hour));
+                case.commit(receipt.clone());
+                *last_receipt = Some(receipt);
+            }
+            Written::ReceiptAgain => last_receipt.iter().for_each(|receipt| case.commit(receipt.clone())),
+            Written::Settled(lease) => case.commit(Entry::Settled { lease: leases[lease].lease }),
+        };
+        for what in before {
+            write(&mut case, what, &mut last_receipt);
+        }
+        migrate(&mut case.book.connection, FILE, EARNINGS).expect("migrates");
+        prop_assert_eq!(case.book.sums(UtcMs(midnight)).expect("sums"), added_up(&case.book, UtcMs(midnight)));
+        for what in after {
+            write(&mut case, what, &mut last_receipt);
+            prop_assert_eq!(case.book.sums(UtcMs(midnight)).expect("sums"), added_up(&case.book, UtcMs(midnight)));
+        }
+    }
+}
+
+#[test]
+fn sums_that_no_database_holds_stop_nothing_either() {
+    let mut case = Case::new();
+    for _ in 0..3 {
+        let lease = OpenLease {
+            price: HourlyPrice(Micros(i64::MAX / 2)),
+            ..case.accept()
+        };
+        let receipt = case.receipt(&lease, Millis(7_200_000), UtcMs(5));
+        case.commit(receipt);
+    }
+    assert_eq!(case.count("receipts"), 3);
+    assert_eq!(case.book.sums(UtcMs(6)).expect("sums").total_net, Micros(i64::MAX));
+}
+
+#[test]
+fn what_the_sums_cost_does_not_grow_with_all_that_was_ever_earned() {
+    let case = Case::new();
+    for sql in [TOTALS, TODAY, PENDING] {
+        let plan = case
+            .book
+            .rows(&format!("EXPLAIN QUERY PLAN {}", sql.replace("?1", "5")), [], |row| {
+                row.get::<_, String>(3)
+            });
+        for step in plan.expect("a plan") {
+            // One row, what is open, and what came today.
+            let few = ["SCAN totals", "SCAN not_settled", "SCAN today"];
+            let through = step.starts_with("SCAN") && !few.iter().any(|small| step.starts_with(small));
+            assert!(!through, "{sql} goes through all of a table: {step}");
+        }
+    }
 }
