@@ -17,7 +17,7 @@ mod store;
 pub use api::fuzzing::LocalInterface;
 
 use clap::Parser as _;
-use std::io::IsTerminal as _;
+use sela_protocol::plain::OneLine;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -64,7 +64,7 @@ pub fn main() -> ExitCode {
 
 #[expect(clippy::print_stderr, reason = "this is where a command's failure is said")]
 fn complain(text: &str) {
-    eprintln!("sela: {text}");
+    eprintln!("sela: {}", sela_protocol::plain::lines(text));
 }
 
 /// `SELA_LOG` says how much, in `tracing`'s words; `info` where it does not.
@@ -72,7 +72,7 @@ fn log_to_standard_error() {
     let filter = EnvFilter::try_from_env("SELA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(|| OneLine(std::io::stderr()))
+        .with_ansi(false)
         .init();
 }

@@ -14,13 +14,13 @@ use reqwest::{Method, StatusCode};
 use sela_protocol::id::TenantId;
 use sela_protocol::local::Problem;
 use sela_protocol::money::Micros;
+use sela_protocol::plain::{self, OneLine};
 use sela_protocol::tenant::{
     Deposit, LedgerCheck, NewOwner, NewTenant, NodeView, OwnerInvited, TenantAccount, TenantCreated,
 };
 use sela_protocol::units::{Bytes, Millis};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -250,8 +250,8 @@ fn log_to_stderr() -> anyhow::Result<()> {
         .context("SELA_LOG does not read: write it like info or sela_exchange=debug")?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(|| OneLine(std::io::stderr()))
+        .with_ansi(false)
         .init();
     Ok(())
 }
@@ -364,14 +364,16 @@ fn nodes_text(nodes: &[NodeView]) -> String {
     let mut lines = Vec::new();
     for node in nodes {
         let state = if node.connected { "connected" } else { "not connected" };
-        lines.push(format!("{} \"{}\" of {}: {state}", node.node, node.name, node.owner));
+        let name = plain::line(&node.name);
+        lines.push(format!("{} \"{name}\" of {}: {state}", node.node, node.owner));
         for card in &node.cards {
             let offer = node.offers.iter().find(|offer| offer.gpu == card.uuid);
             let offer = match offer {
                 Some(offer) if offer.available => format!("offered from {} per hour", offer.floor),
                 Some(_) | None => "not offered".to_owned(),
             };
-            lines.push(format!("  {} ({}): {offer}", card.name, card.uuid));
+            let (name, uuid) = (plain::line(&card.name), plain::line(&card.uuid.0));
+            lines.push(format!("  {name} ({uuid}): {offer}"));
         }
     }
     lines.join("\n")
@@ -498,9 +500,10 @@ fn checked_url(url: &str) -> Result<String, Failure> {
 
 fn show<T: Serialize>(json: bool, reply: &T, text: impl FnOnce() -> String) -> Result<(), Failure> {
     if json {
-        say(&serde_json::to_string_pretty(reply).context("the reply does not write as JSON")?);
+        let written = serde_json::to_string_pretty(reply).context("the reply does not write as JSON")?;
+        say(&plain::json(&written));
     } else {
-        say(&text());
+        say(&plain::lines(&text()));
     }
     Ok(())
 }
@@ -512,5 +515,5 @@ fn say(text: &str) {
 
 #[expect(clippy::print_stderr, reason = "this is the command line")]
 fn complain(text: &str) {
-    eprintln!("{text}");
+    eprintln!("{}", plain::lines(text));
 }

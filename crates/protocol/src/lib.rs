@@ -13,6 +13,7 @@ pub mod local;
 pub mod money;
 pub mod network;
 pub mod node;
+pub mod plain;
 pub mod presence;
 pub mod schedule;
 pub mod sealed;

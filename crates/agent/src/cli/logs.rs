@@ -5,9 +5,10 @@ use super::exchange::Exchange;
 use super::output::Output;
 use reqwest::Method;
 use sela_protocol::id::JobId;
+use sela_protocol::plain::Printed;
 use sela_protocol::tenant::{LOG_COMPLETE_HEADER, LOG_NEXT_HEADER};
 use serde_json::json;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 /// How long the exchange may wait for more before it answers.
@@ -29,6 +30,7 @@ pub(crate) async fn logs(exchange: &Exchange, job: JobId, follow: bool, output: 
 }
 
 async fn stream(exchange: &Exchange, job: JobId, name: &str, follow: bool, output: &Output) -> Outcome {
+    let mut screen = Screen::of(name);
     let wait = if follow { WAIT_MS } else { 0 };
     let (mut from, mut tries) = (0_u64, 0);
     loop {
@@ -58,15 +60,29 @@ async fn stream(exchange: &Exchange, job: JobId, name: &str, follow: bool, outpu
             Err(error) => return Err(exchange.not_reached(&error)),
         };
         tries = 0;
-        show(name, &bytes, output)?;
+        show(name, &bytes, output, screen.as_mut())?;
         if complete || (!follow && bytes.is_empty()) {
-            return Ok(());
+            return screen.map_or(Ok(()), |screen| write(name, screen.0.end().as_bytes(), output));
         }
         from = next.max(from);
     }
 }
 
-fn show(name: &str, bytes: &[u8], output: &Output) -> Outcome {
+/// Where a job's words come to a terminal: there a stranger's program must not move the cursor, set the title or read the keyboard. To a
+/// file or a pipe go the bytes as they are.
+struct Screen(Printed);
+
+impl Screen {
+    fn of(name: &str) -> Option<Self> {
+        let is_terminal = match name {
+            "stdout" => std::io::stdout().is_terminal(),
+            _ => std::io::stderr().is_terminal(),
+        };
+        is_terminal.then(|| Self(Printed::default()))
+    }
+}
+
+fn show(name: &str, bytes: &[u8], output: &Output, screen: Option<&mut Screen>) -> Outcome {
     if bytes.is_empty() {
         return Ok(());
     }
@@ -74,6 +90,13 @@ fn show(name: &str, bytes: &[u8], output: &Output) -> Outcome {
         let text = String::from_utf8_lossy(bytes);
         return Ok(output.json_line(&json!({"stream": name, "text": text}))?);
     }
+    match screen {
+        Some(screen) => write(name, screen.0.show(bytes).as_bytes(), output),
+        None => write(name, bytes, output),
+    }
+}
+
+fn write(name: &str, bytes: &[u8], output: &Output) -> Outcome {
     if name == "stdout" {
         return Ok(output.bytes(bytes)?);
     }

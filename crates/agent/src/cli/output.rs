@@ -1,6 +1,7 @@
 //! Where answers go: text with colour on a terminal only, or JSON. Money, bytes and times are written here in one way.
 
 use sela_protocol::money::Micros;
+use sela_protocol::plain;
 use sela_protocol::units::{Bytes, Millis, UtcMs};
 use serde::Serialize;
 use std::fmt;
@@ -13,7 +14,8 @@ pub(crate) const LAB: &str = "LAB: money has no worth";
 #[derive(Debug)]
 pub(crate) struct Output {
     json: bool,
-    colour: bool,
+    /// What stands in a line for the beginning of a tone, where there is colour. Drawn at random, so that no stranger's text can have it.
+    mark: Option<String>,
 }
 
 /// What a word means, so that colour is never the only carrier of it.
@@ -33,7 +35,11 @@ impl Output {
     pub(crate) fn new(json: bool) -> Self {
         let colour =
             std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { json, colour }
+        let mark = colour.then(|| getrandom::u64().ok()).flatten();
+        Self {
+            json,
+            mark: mark.map(|random| format!("{random:016x}:")),
+        }
     }
 
     /// Whether JSON was asked for.
@@ -41,12 +47,26 @@ impl Output {
         self.json
     }
 
-    /// One line of text.
+    /// One line of text, whatever strangers' words are in it: nothing of them moves a cursor or turns a line round.
     ///
     /// # Errors
     /// Where nobody reads any more.
     pub(crate) fn line(&self, text: impl fmt::Display) -> std::io::Result<()> {
-        writeln!(std::io::stdout().lock(), "{text}")
+        writeln!(std::io::stdout().lock(), "{}", self.shown(&text.to_string()))
+    }
+
+    /// A line as it is shown: strangers' letters escaped, our own tones as colours.
+    fn shown(&self, text: &str) -> String {
+        let Some(mark) = &self.mark else {
+            return plain::line(text).into_owned();
+        };
+        let mut parts = text.split(mark.as_str());
+        let mut shown = plain::line(parts.next().unwrap_or_default()).into_owned();
+        for part in parts {
+            let (code, rest) = part.split_once(';').unwrap_or(("0", part));
+            shown.push_str(&format!("\x1b[{code}m{}", plain::line(rest)));
+        }
+        shown
     }
 
     /// Bytes as they are.
@@ -69,7 +89,7 @@ impl Output {
         } else {
             serde_json::to_string(value)
         };
-        self.line(text?)
+        writeln!(std::io::stdout().lock(), "{}", plain::json(&text?))
     }
 
     /// A value as one line of JSON.
@@ -77,21 +97,25 @@ impl Output {
     /// # Errors
     /// As [`Self::line`].
     pub(crate) fn json_line(&self, value: &impl Serialize) -> std::io::Result<()> {
-        self.line(serde_json::to_string(value)?)
+        writeln!(
+            std::io::stdout().lock(),
+            "{}",
+            plain::json(&serde_json::to_string(value)?)
+        )
     }
 
     /// A word in its tone.
     pub(crate) fn tone(&self, tone: Tone, text: impl fmt::Display) -> String {
-        if !self.colour {
+        let Some(mark) = &self.mark else {
             return text.to_string();
-        }
+        };
         let code = match tone {
             Tone::Earning => "36",
             Tone::Held => "33",
             Tone::Alarm => "31",
             Tone::Dim => "2",
         };
-        format!("\x1b[{code}m{text}\x1b[0m")
+        format!("{mark}{code};{text}{mark}0;")
     }
 }
 
@@ -140,6 +164,33 @@ pub(crate) fn span(span: Millis) -> sela_protocol::presence::Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_our_own_tones_reach_a_terminal() {
+        let name = "\x1b[31m0123456789abcdef:31;\u{202e}\n0;";
+        let escaped = "\\u{1b}[31m0123456789abcdef:31;\\u{202e}\\n0;";
+        let coloured = Output {
+            json: false,
+            mark: Some("fedcba9876543210:".to_owned()),
+        };
+        let line = format!(
+            "{} {name} {}",
+            coloured.tone(Tone::Alarm, name),
+            coloured.tone(Tone::Dim, "dim")
+        );
+        assert_eq!(
+            coloured.shown(&line),
+            format!("\x1b[31m{escaped}\x1b[0m {escaped} \x1b[2mdim\x1b[0m")
+        );
+        let piped = Output {
+            json: false,
+            mark: None,
+        };
+        assert_eq!(
+            piped.shown(&format!("{} x", piped.tone(Tone::Alarm, name))),
+            format!("{escaped} x")
+        );
+    }
 
     #[test]
     fn money_is_shown_with_two_decimals_and_never_as_more_than_it_is() {
