@@ -5,7 +5,10 @@ use super::clerk::remove;
 use super::{EngineError, EnginePlace, labels};
 use crate::cgroup::{self, JOBS, jobs_folder};
 use crate::keeper::wire::{CgroupLayout, CgroupPlace};
-use bollard::query_parameters::ListContainersOptionsBuilder;
+use bollard::Docker;
+use bollard::errors::Error;
+use bollard::models::ContainerSummary;
+use bollard::query_parameters::{ListContainersOptionsBuilder, PruneContainersOptionsBuilder};
 use sela_protocol::id::LeaseId;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -14,6 +17,8 @@ use std::time::Duration;
 
 /// How long an engine may take to remove one container.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is asked meanwhile.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// Kills and removes every container of this agent's jobs, whatever state it is in; says whose they were. Those of other agents
 /// are not touched.
@@ -35,9 +40,7 @@ pub async fn sweep_lease(place: &EnginePlace, lease: LeaseId) -> Result<(), Engi
 async fn by_label(place: &EnginePlace, label: &str, value: &str) -> Result<BTreeSet<String>, EngineError> {
     let engine = place.connect().await?;
     let filters = HashMap::from([("label".to_owned(), vec![format!("{label}={value}")])]);
-    let options = ListContainersOptionsBuilder::new().all(true).filters(&filters).build();
-    let found = engine.list_containers(Some(options)).await;
-    let found = found.map_err(|source| EngineError::Silent {
+    let found = list(&engine, &filters).await.map_err(|source| EngineError::Silent {
         kind: place.kind,
         source,
     })?;
@@ -53,6 +56,29 @@ async fn by_label(place: &EnginePlace, label: &str, value: &str) -> Result<BTree
         leases.extend(container.labels.unwrap_or_default().remove(labels::LEASE));
     }
     Ok(leases)
+}
+
+/// Between a container's end and its being tidied up Podman calls it "stopped", which Docker's words do not have: such a list cannot
+/// be read. That passes; where whoever tidies up was killed, too, it does not, and the engine is told to do away with what has ended.
+async fn list(engine: &Docker, filters: &HashMap<String, Vec<String>>) -> Result<Vec<ContainerSummary>, Error> {
+    let ask = async || {
+        let options = ListContainersOptionsBuilder::new().all(true).filters(filters).build();
+        engine.list_containers(Some(options)).await
+    };
+    let settled = async {
+        loop {
+            match ask().await {
+                Err(Error::JsonDataError { .. }) => tokio::time::sleep(GLANCE).await,
+                listed => return listed,
+            }
+        }
+    };
+    if let Ok(listed) = tokio::time::timeout(PATIENCE, settled).await {
+        return listed;
+    }
+    let options = PruneContainersOptionsBuilder::new().filters(filters).build();
+    engine.prune_containers(Some(options)).await?;
+    ask().await
 }
 
 /// Name of the group in which Podman keeps what watches its containers.

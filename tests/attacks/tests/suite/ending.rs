@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use sela_attacks::verdict::{Held, Outcome};
 use sela_protocol::lease::EndCause;
 use sela_protocol::units::Millis;
-use sela_sandbox::keeper::wire::{FrozenSource, JobPlan, Order, Report};
+use sela_sandbox::keeper::wire::{FrozenSource, JobPlan, Order};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
