@@ -49,10 +49,10 @@ pub(crate) fn draw(title: &str, axis: Axis, rows: &[Row]) -> String {
     let base = TOP + LINE * rows.len() as f64;
     for tick in &scale.ticks {
         let x = scale.x(*tick);
-        let _ = write!(
+        let _ = writeln!(
             svg,
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{base:.1}\"/>\
-             <text class=\"quiet\" text-anchor=\"middle\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>\n",
+             <text class=\"quiet\" text-anchor=\"middle\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
             base + 18.0,
             shown(*tick)
         );
