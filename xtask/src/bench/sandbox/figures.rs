@@ -33,26 +33,26 @@ const STOPS: [(&str, &str, &str, &str); 6] = [
         "freeze_loaded",
         "freeze_loaded_p50_ms",
         "freeze_loaded_p99_ms",
-        "frozen, 30 spinning inside",
+        "frozen, 30 inside",
     ),
     (
         "freeze_beside",
         "freeze_beside_p50_ms",
         "freeze_beside_p99_ms",
-        "frozen, 30 inside and 30 of the owner's",
+        "frozen, 30 inside, 30 beside",
     ),
     ("end_idle", "end_idle_p50_ms", "end_idle_p99_ms", "gone, idle"),
     (
         "end_loaded",
         "end_loaded_p50_ms",
         "end_loaded_p99_ms",
-        "gone, 30 spinning inside",
+        "gone, 30 inside",
     ),
     (
         "end_beside",
         "end_beside_p50_ms",
         "end_beside_p99_ms",
-        "gone, 30 inside and 30 of the owner's",
+        "gone, 30 inside, 30 beside",
     ),
 ];
 
@@ -180,7 +180,7 @@ fn row(found: &Found, series: &str, peer: &str, label: &str) -> Option<Row> {
 fn stops(found: &Found, measured: &mut Measured) {
     measured.more.push_str(
         "\n## Until it stands still, until it is gone\n\nFrom the order (ours to the keeper, theirs by their command lines) to the kernel's saying so \
-         in the group's own file, or to the last process being gone, in ms. Who looks has a real-time priority, who is looked at has none.\n\n\
+         in the group's own file, or to the last process being gone, in ms. *30 inside*: so many processes of the job spin; *30 beside*: so many of the owner's do, too. Who looks has a real-time priority, who is looked at has none.\n\n\
          ![How long until a job is frozen or gone](sandbox-stops.svg)\n\n| | whose | times | p50 | p99 |\n|---|---|---:|---:|---:|\n",
     );
     let mut rows = Vec::new();
