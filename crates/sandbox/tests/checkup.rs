@@ -3,8 +3,10 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
     clippy::print_stdout,
-    reason = "in a test a panic is the report; skipped tests say so"
+    clippy::disallowed_methods,
+    reason = "in a test a panic is the report; skipped tests say so; and the test is who waits and looks from outside"
 )]
 
 mod support;
@@ -99,7 +101,7 @@ async fn a_checkup_of_a_keeper_without_walls_finds_each_of_them_missing() {
 }
 
 #[tokio::test]
-#[ignore = "takes half a minute with Podman: see docs/untested.md"]
+#[ignore = "takes ten seconds with Podman: see docs/untested.md"]
 async fn a_checkup_of_an_engines_jobs_finds_what_is_promised_and_leaves_it_no_image() {
     let test = "a_checkup_of_an_engines_jobs_finds_what_is_promised_and_leaves_it_no_image";
     let Some((_folder, mut ground)) = ground(test, "keeper") else {

@@ -493,15 +493,10 @@ pub(super) fn nothing(left: &[String]) -> Came {
 }
 
 pub(super) fn kinds(answers: &Answers, allowed: &[u64]) -> Came {
-    WRITABLE
+    let each = WRITABLE
         .iter()
-        .fold(Came::Held(String::new()), |came, (question, path)| {
-            let next = memory_at(answers, question, path, allowed);
-            match came {
-                Came::Held(before) if before.is_empty() => next,
-                came => both(came, next),
-            }
-        })
+        .map(|(question, path)| memory_at(answers, question, path, allowed));
+    each.reduce(both).unwrap_or(Came::Held(String::new()))
 }
 
 pub(super) fn memory_at(answers: &Answers, question: &str, path: &str, allowed: &[u64]) -> Came {

@@ -235,7 +235,7 @@ fn stacks(folder: &Path) -> bool {
     const OVERLAY: i64 = 0x794c_7630;
     let kinds = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let kind = rustix::fs::statfs(folder).unwrap().f_type;
-    kinds.contains("\toverlay\n") && i64::from(kind) != OVERLAY
+    kinds.contains("\toverlay\n") && kind != OVERLAY
 }
 
 /// Works without a bridge, without iptables and on any file system. It maps ids, as an owner's can be told to: the files that
