@@ -8,11 +8,11 @@
     reason = "a test starts its peers itself and looks for one kind of input among all; what is skipped is said"
 )]
 
+mod buses;
 mod cards;
 mod login;
+mod pads_and_programs;
 mod peers;
-mod services;
-mod things;
 mod wayland;
 mod x11;
 
