@@ -3,6 +3,7 @@
 //! only so that `tests/fuzz` can reach the local interface; nobody else links it.
 
 mod api;
+mod calendars;
 mod cli;
 mod doctor;
 mod jobs;

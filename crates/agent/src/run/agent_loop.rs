@@ -7,6 +7,7 @@ use super::outbox::Outbox;
 use super::strip::StripRecorder;
 use super::timer::BootTimer;
 use crate::api::Ask;
+use crate::calendars::Calendars;
 use crate::jobs::Jobs;
 use crate::keys::ExchangeKeys;
 use crate::market::{Link, LinkNews};
@@ -59,6 +60,11 @@ pub(super) struct Hands {
     pub(super) accounts: PathBuf,
     pub(super) jobs: Option<Jobs>,
     pub(super) eyes: Eyes,
+    pub(super) calendars: Calendars,
+    /// Where what was read of calendars is kept.
+    pub(super) calendar_folder: PathBuf,
+    /// To report what comes of calendars.
+    pub(super) report: mpsc::Sender<Input>,
     pub(super) store: Store,
     pub(super) strip: StripRecorder,
     pub(super) events: broadcast::Sender<Arc<Event>>,
@@ -106,6 +112,7 @@ impl AgentLoop {
     pub(super) async fn run(mut self, started: Input) -> anyhow::Result<()> {
         let handler = |kind| signal(kind).context("signals cannot be caught");
         let (mut interrupt, mut terminate) = (handler(SignalKind::interrupt())?, handler(SignalKind::terminate())?);
+        self.hands.follow_calendars();
         self.hands.connect();
         self.step(started)?;
         let mut told_to_leave = false;
@@ -248,12 +255,16 @@ impl AgentLoop {
         match self.file.read() {
             Ok(settings) => {
                 let market_changed = settings.market != self.hands.settings.market;
+                let calendars_changed = settings.calendars != self.hands.settings.calendars;
                 let policy = settings.policy.clone();
                 if let Some(jobs) = &self.hands.jobs {
                     jobs.lend(policy.network.clone());
                 }
                 self.hands.eyes.treat_as_games(settings.game_programs.clone());
                 self.hands.settings = settings;
+                if calendars_changed {
+                    self.hands.follow_calendars();
+                }
                 if market_changed {
                     self.hands.connect();
                 }

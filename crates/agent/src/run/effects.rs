@@ -3,6 +3,7 @@
 
 use super::accounts;
 use super::agent_loop::Hands;
+use crate::calendars::Calendars;
 use crate::jobs::LeaseOrder;
 use crate::market::{Link, LinkSettings, SILENCE};
 use crate::store::Entry;
@@ -159,6 +160,15 @@ impl Hands {
         self.replies.retain(|_, waiting| !waiting.is_closed());
         self.replies.insert(self.requests, reply);
         self.requests
+    }
+
+    /// Follows the calendars that the settings name, and no longer those before.
+    pub(super) fn follow_calendars(&mut self) {
+        let (sources, folder) = (self.settings.calendars.clone(), self.calendar_folder.clone());
+        match Calendars::follow(sources, folder, self.report.clone()) {
+            Ok(calendars) => self.calendars = calendars,
+            Err(error) => tracing::error!(%error, "TLS could not be set up: no calendar is read"),
+        }
     }
 
     /// Connects to the exchange that the settings name, and leaves the one before.

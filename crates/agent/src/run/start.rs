@@ -8,6 +8,7 @@ use super::outbox::Outbox;
 use super::strip::StripRecorder;
 use super::{recovery, timer};
 use crate::api::{self, Agent};
+use crate::calendars::Calendars;
 use crate::doctor;
 use crate::jobs::{Jobs, Workshop};
 use crate::keys::{self, ExchangeKeys};
@@ -141,6 +142,9 @@ pub(crate) async fn run(options: AgentOptions) -> anyhow::Result<()> {
         accounts: paths.accounts(),
         jobs,
         eyes,
+        calendars: Calendars::none(),
+        calendar_folder: paths.data.join("calendars"),
+        report,
         store,
         strip: StripRecorder::default(),
         events,

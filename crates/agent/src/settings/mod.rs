@@ -8,6 +8,7 @@ mod watch;
 pub(crate) use read::SettingsError;
 pub(crate) use watch::{SettingsFile, SettingsWatch};
 
+use crate::calendars::CalendarSources;
 use sela_core::Policy;
 use sela_protocol::money::{HourlyPrice, Micros};
 use sela_protocol::units::Bytes;
@@ -27,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
     /// Programs that are treated as games while they run.
     pub(crate) game_programs: Vec<String>,
+    /// The calendars that the schedule names.
+    pub(crate) calendars: CalendarSources,
     /// What a kilowatt-hour costs, where the owner told.
     pub(crate) per_kwh: Option<Micros>,
     /// What walls jobs in.
@@ -53,6 +56,7 @@ impl Settings {
                 ..Policy::default()
             },
             game_programs: Vec::new(),
+            calendars: CalendarSources::new(),
             per_kwh: None,
             backend: Backend::Auto,
             engine_socket: None,

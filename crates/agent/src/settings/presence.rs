@@ -1,11 +1,13 @@
 //! `[presence]` and `[schedule]` of `agent.toml`: when the owner wants the card. Words into values; what they mean is the core's.
 
 use super::read::{Refusal, mib};
-use sela_core::schedule::{Exception, Hours, Plan, Schedule, Week, Window, Zones};
+use crate::calendars::{CalendarSource, CalendarSources};
+use sela_core::schedule::{CalendarUse, Exception, Hours, Meaning, Plan, Schedule, Week, Window, Zones};
 use sela_core::{BatteryRule, CardPolicy};
 use sela_protocol::id::GpuUuid;
 use sela_protocol::units::{Millis, Percent};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// The names under `[presence]`.
 pub(super) const PRESENCE: &[&str] = &[
@@ -30,7 +32,7 @@ pub(super) const PRESENCE: &[&str] = &[
     "battery",
 ];
 /// The names under `[schedule]`.
-pub(super) const SCHEDULE: &[&str] = &["zone", "windows", "exceptions"];
+pub(super) const SCHEDULE: &[&str] = &["zone", "windows", "exceptions", "opens", "closes"];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -78,6 +80,8 @@ pub(super) struct WrittenSchedule {
     zone: Option<String>,
     windows: Option<Vec<String>>,
     exceptions: Vec<String>,
+    opens: BTreeMap<String, String>,
+    closes: BTreeMap<String, String>,
 }
 
 impl WrittenPresence {
@@ -197,10 +201,39 @@ impl WrittenBattery {
 }
 
 impl WrittenSchedule {
+    fn uses(&self) -> impl Iterator<Item = CalendarUse> {
+        let of = |names: &BTreeMap<String, String>, meaning| {
+            let names: Vec<String> = names.keys().cloned().collect();
+            names.into_iter().map(move |name| CalendarUse { name, meaning })
+        };
+        of(&self.opens, Meaning::Opens).chain(of(&self.closes, Meaning::Closes))
+    }
+
+    /// Where the calendars are.
+    pub(super) fn sources(&self) -> Result<CalendarSources, Refusal> {
+        if let Some(name) = self.opens.keys().find(|name| self.closes.contains_key(*name)) {
+            return Err((
+                "schedule.closes",
+                format!("the calendar {name:?} cannot both open and close"),
+            ));
+        }
+        let read = |path, addresses: &BTreeMap<String, String>| {
+            let sources = addresses.iter().map(|(name, address)| {
+                let source = CalendarSource::parse(address).map_err(|why| (path, why))?;
+                Ok((name.clone(), source))
+            });
+            sources.collect::<Result<CalendarSources, Refusal>>()
+        };
+        let mut sources = read("schedule.opens", &self.opens)?;
+        sources.extend(read("schedule.closes", &self.closes)?);
+        Ok(sources)
+    }
+
     /// The plan; none where nothing is written.
     pub(super) fn check(&self) -> Result<Option<Plan>, Refusal> {
         let Some(zone) = &self.zone else {
-            if self.windows.is_some() || !self.exceptions.is_empty() {
+            let calendars = !self.opens.is_empty() || !self.closes.is_empty();
+            if self.windows.is_some() || !self.exceptions.is_empty() || calendars {
                 let words = "a schedule needs to know whose clock counts: zone = \"Asia/Jakarta\", for example";
                 return Err(("schedule.windows", words.to_owned()));
             }
@@ -213,9 +246,14 @@ impl WrittenSchedule {
         let exceptions: Result<_, Refusal> = self.exceptions.iter().map(|text| exception(text)).collect();
         let plan = Plan {
             zone: zone.clone(),
-            week: windows.transpose()?.map_or(Week::Always, Week::Windows),
+            // Who names only hours that open means no others.
+            week: match windows.transpose()? {
+                Some(windows) => Week::Windows(windows),
+                None if self.opens.is_empty() => Week::Always,
+                None => Week::Windows(Vec::new()),
+            },
             exceptions: exceptions?,
-            calendars: Vec::new(),
+            calendars: self.uses().collect(),
         };
         match Schedule::of(plan.clone(), &Zones::bundled()) {
             Ok(_) => Ok(Some(plan)),
@@ -303,6 +341,11 @@ mod tests {
             let policy = second.policy.for_card(&GpuUuid(gpu.into()));
             assert_eq!(policy.share_while_working, shared, "{gpu}");
         }
+        let followed = "[schedule]\nzone = \"UTC\"\ncloses = { work = \"https://example.org/a.ics\", home = \"/home/me/a.ics\" }\n";
+        let followed = Settings::parse(followed, "machine").expect("calendars");
+        assert_eq!(followed.calendars.len(), 2);
+        let plan = followed.policy.rest.schedule.expect("a schedule");
+        assert_eq!((plan.week, plan.calendars.len()), (Week::Always, 2));
         for (word, rule) in [("\"hold\"", BatteryRule::Hold), ("\"ignore\"", BatteryRule::Ignore)] {
             let settings = Settings::parse(&format!("[presence]\nbattery = {word}\n"), "machine").expect(word);
             assert_eq!(settings.policy.rest.battery, rule);
@@ -334,6 +377,16 @@ mod tests {
                 "[schedule]\nzone = \"UTC\"\nexceptions = [\"2026-05-02..2026-05-01 closed\"]\n",
                 3,
                 "ends before",
+            ),
+            (
+                "[schedule]\nzone = \"UTC\"\nopens = { w = \"http://example.org\" }\n",
+                3,
+                "over https://",
+            ),
+            (
+                "[schedule]\nzone = \"UTC\"\nopens = { w = \"/a\" }\ncloses = { w = \"/a\" }\n",
+                4,
+                "cannot both",
             ),
             ("[schedule]\nzones = \"UTC\"\n", 2, "did you mean \"zone\""),
             ("[presence]\nbattery = 101\n", 2, "\"hold\", \"ignore\""),

@@ -196,6 +196,7 @@ impl Written {
                 network: self.network.check()?,
             },
             game_programs: self.presence.game_programs,
+            calendars: self.schedule.sources()?,
             per_kwh: self.electricity.per_kwh,
             backend: self.sandbox.backend,
             engine_socket: self.sandbox.socket,
