@@ -192,11 +192,7 @@ impl Ground {
                 group: 0,
             },
             ids: IDS,
-            cgroups: CgroupPlace {
-                layout: layout(),
-                root: PathBuf::from("/sys/fs/cgroup"),
-                agent: format!("attack-{}", &self.word[..12]),
-            },
+            cgroups: self.cgroups(),
             limits: Limits {
                 memory: Bytes::from_mib(128),
                 pids: 64,
@@ -214,6 +210,14 @@ impl Ground {
             scratch,
             egress: Egress::default(),
             engine: None,
+        }
+    }
+
+    fn cgroups(&self) -> CgroupPlace {
+        CgroupPlace {
+            layout: layout(),
+            root: PathBuf::from("/sys/fs/cgroup"),
+            agent: format!("attack-{}", &self.word[..12]),
         }
     }
 
@@ -335,6 +339,8 @@ impl Ground {
         let other = self.other.take().unwrap();
         other.job.end();
         other.job.finish().await;
+        // What keepers left that were killed here is the agent's to remove at its next start.
+        sela_sandbox::sweep::sweep(&self.cgroups(), &self.fresh("swept")).unwrap();
     }
 }
 
