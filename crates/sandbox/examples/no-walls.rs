@@ -1,7 +1,10 @@
 //! A keeper that builds no walls, for the test that a checkup finds each of them missing: it says what a keeper says, and runs the
 //! program of its plan as a process of this machine's like any other. All of it ends with this process.
 
-#![expect(clippy::disallowed_methods, reason = "starting a process without walls is what it is for")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "starting a process without walls is what it is for"
+)]
 
 use sela_protocol::lease::EndCause;
 use sela_protocol::units::{BootUs, Microseconds, Millis};
