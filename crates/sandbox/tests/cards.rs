@@ -119,23 +119,42 @@ async fn the_drivers_files_are_there_read_only_and_first_in_the_search_paths() {
     assert_eq!(fs::read_to_string(&library).unwrap(), "library");
 }
 
+/// A character device of this machine's /dev, gone with this value: an engine that maps ids finds it by its name only.
+struct Node(PathBuf);
+
+impl Node {
+    /// Of the kernel's memory devices the one with this minor number.
+    fn make(name: &str, minor: u32) -> Self {
+        let path = PathBuf::from(format!("/dev/sela-test-{}-{name}", std::process::id()));
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        let kind = rustix::fs::FileType::CharacterDevice;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, rustix::fs::makedev(1, minor)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.0));
+    }
+}
+
 #[tokio::test]
 async fn a_job_has_its_cards_nodes_and_not_one_more() {
     if !is_root("a_job_has_its_cards_nodes_and_not_one_more") {
         return;
     }
     let stage = Stage::new();
-    // Any two nodes that may be opened, under the names that a card's have.
-    let given = [("/dev/zero", "nvidia1"), ("/dev/full", "nvidiactl")];
+    // Any two nodes that may be opened; called the same outside and inside, as a card's are.
+    let given = [Node::make("nvidia1", 5), Node::make("nvidiactl", 7)];
     let list = "for node in $(find /dev -type c -o -type b); do echo $node $(stat -c '%t:%T' $node); done";
     let mut listed = Vec::new();
     for devices in [&given[..0], &given[..]] {
         let mut plan = stage.script(list);
         plan.scratch = stage.path().join(plan.lease.to_string());
         fs::create_dir(&plan.scratch).unwrap();
-        let devices = devices
-            .iter()
-            .map(|(node, name)| placed(Path::new(node), &format!("/dev/{name}")));
+        let devices = devices.iter().map(|node| placed(&node.0, node.0.to_str().unwrap()));
         plan.card = Some(CardAccess {
             devices: devices.collect(),
             ..CardAccess::default()
@@ -146,7 +165,8 @@ async fn a_job_has_its_cards_nodes_and_not_one_more() {
     }
     let [without, with] = [&listed[0], &listed[1]];
     let more: Vec<&str> = with.difference(without).map(String::as_str).collect();
-    assert_eq!(more, ["/dev/nvidia1 1:5", "/dev/nvidiactl 1:7"]);
+    let expected = [(&given[0], 5), (&given[1], 7)].map(|(node, minor)| format!("{} 1:{minor}", node.0.display()));
+    assert_eq!(more, expected);
     assert_eq!(without.difference(with).count(), 0);
     let cards: Vec<&String> = without
         .iter()
