@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 
 /// Names the engine that a test program's jobs run in; without it they run natively.
 pub(crate) const ENGINE: &str = "SELA_TEST_ENGINE";
@@ -158,11 +158,18 @@ pub(crate) async fn images_within(place: &EnginePlace, budget: Bytes) -> EngineI
         free_floor: Bytes(0),
         owners: ROOTFUL_RANGE,
     };
-    // A test program has one engine, and what that is like stays as it is.
-    static FOUND: OnceCell<EngineFound> = OnceCell::const_new();
-    let found = FOUND.get_or_init(async || look(place).await.unwrap()).await;
-    assert_eq!(&found.place, place, "one engine a test program");
-    EngineImages::open(found.clone(), settings).unwrap()
+    // What an engine is like stays as it is while a test runs, and Podman takes long to say it.
+    static KNOWN: Mutex<Vec<EngineFound>> = Mutex::const_new(Vec::new());
+    let mut known = KNOWN.lock().await;
+    let found = match known.iter().find(|found| found.place == *place) {
+        Some(found) => found.clone(),
+        None => {
+            let found = look(place).await.unwrap();
+            known.push(found.clone());
+            found
+        }
+    };
+    EngineImages::open(found, settings).unwrap()
 }
 
 /// What an agent does before it starts a keeper: the engine is given the layers.
