@@ -1,6 +1,7 @@
 //! `sela` as tenants and owners type it: every command, its exit code, and what it says when something is wrong.
 
 use anyhow::ensure;
+use sela_protocol::id::JobId;
 use sela_protocol::local::{DoctorLine, JobLine, Page, Verdict};
 use sela_protocol::money::Micros;
 use sela_protocol::tenant::{JobState, JobView, Stored, Submitted, TenantAccount};
@@ -49,6 +50,25 @@ fn a_tenant_pushes_an_image_submits_watches_reads_and_fetches_by_the_command_lin
         again.refused(2, &["is not an empty folder"])?;
         let jobs: Vec<JobView> = world.as_tenant(&["job", "list", "--json"])?.json()?;
         ensure!(jobs.len() == 1 && jobs[0].state == JobState::Done, "{jobs:?}");
+        // More than the exchange gives in one answer, and too cheap for anybody to take.
+        let mut cheap = test_job(image.blob, &words);
+        cheap["cap"] = "0.000001".into();
+        cheap["name"] = "\u{1b}[2J\u{202e}cheap\nforged".into();
+        let waiting = (0..60).map(|_| world.tenant.submit(&cheap));
+        let waiting = waiting.collect::<anyhow::Result<Vec<JobId>>>()?;
+        let jobs: Vec<JobView> = world.as_tenant(&["job", "list", "--json"])?.json()?;
+        let newest_first = waiting.iter().rev().chain([&submitted.job]);
+        ensure!(
+            jobs.iter().map(|view| &view.job).eq(newest_first),
+            "{} jobs are listed",
+            jobs.len()
+        );
+        let listed = world.as_tenant(&["job", "list"])?;
+        let listed = listed.good()?;
+        ensure!(
+            listed.lines().count() == 61 && listed.contains("\\u{1b}[2J\\u{202e}cheap\\nforged"),
+            "a name is shown as it is: {listed:?}"
+        );
         let account: TenantAccount = world.as_tenant(&["account", "--json"])?.json()?;
         ensure!(
             account.available == FUNDS - Micros(60_000) && account.lab,
