@@ -49,7 +49,6 @@ pub(crate) fn measure(runtime: &Runtime, peers: &Peers, small: &Small, rounds: u
     let mut planner = Planner::new(small)?;
     for load in &LOADS {
         say(&format!("freezing and ending, {}", load.name));
-        let outside = Outside::begin(load.outside)?;
         // A hundredth of less would be the single worst one.
         let frozen = freezes(runtime, &mut planner, load, rounds * 5)?;
         series(&format!("freeze_{}", load.name), "native", "ms", &frozen);
@@ -61,7 +60,6 @@ pub(crate) fn measure(runtime: &Runtime, peers: &Peers, small: &Small, rounds: u
             }
         }
         ends(runtime, &mut planner, theirs, load, rounds.div_ceil(2))?;
-        drop(outside);
     }
     Ok(())
 }
@@ -106,6 +104,8 @@ async fn started(
 fn freezes(runtime: &Runtime, planner: &mut Planner<'_>, load: &Load, times: usize) -> anyhow::Result<Vec<f64>> {
     runtime.block_on(async {
         let (mut job, plan) = started(planner, load).await?;
+        // Only now: beside them a job that yields to everybody would need minutes to begin.
+        let outside = Outside::begin(load.outside)?;
         let (_, cgroup) = job.started()?;
         let cgroup = cgroup.to_owned();
         let mut took = Vec::new();
@@ -119,6 +119,7 @@ fn freezes(runtime: &Runtime, planner: &mut Planner<'_>, load: &Load, times: usi
             job.order(&Order::Thaw).await?;
             native::until_says(&cgroup, "frozen 0")?;
         }
+        drop(outside);
         job.end().await?;
         planner.forget(&plan)?;
         Ok(took)
@@ -213,6 +214,8 @@ fn ends(
 fn our_end(runtime: &Runtime, planner: &mut Planner<'_>, load: &Load) -> anyhow::Result<f64> {
     runtime.block_on(async {
         let (mut job, plan) = started(planner, load).await?;
+        // Only now: beside them a job that yields to everybody would need minutes to begin.
+        let outside = Outside::begin(load.outside)?;
         let (pid, cgroup) = job.started()?;
         let cgroup = cgroup.to_owned();
         let process = Process::open(pid)?;
@@ -221,6 +224,7 @@ fn our_end(runtime: &Runtime, planner: &mut Planner<'_>, load: &Load) -> anyhow:
         process.wait()?;
         native::until_says(&cgroup, "populated 0")?;
         let took = clock::ms_since(begun);
+        drop(outside);
         job.gone().await?;
         planner.forget(&plan)?;
         Ok(took)
