@@ -133,9 +133,19 @@ const PACKAGES: &[Package] = &[
         "simulates logind, UPower and others",
         TESTS,
     ),
-    linux_only("sway", Probe::Program("sway"), "a Wayland compositor without a screen", TESTS),
+    linux_only(
+        "sway",
+        Probe::Program("sway"),
+        "a Wayland compositor without a screen",
+        TESTS,
+    ),
     linux_only("wtype", Probe::Program("wtype"), "types a key in it", TESTS),
-    linux_only("mutter", Probe::Program("mutter"), "GNOME's compositor, without a screen", TESTS),
+    linux_only(
+        "mutter",
+        Probe::Program("mutter"),
+        "GNOME's compositor, without a screen",
+        TESTS,
+    ),
     linux_only(
         "docker-registry",
         Probe::Program("docker-registry"),
