@@ -37,8 +37,12 @@ pub(crate) async fn why(agent: &Client, gpu: Option<&str>, output: &mut Output) 
                 output.line(format!("{name} is shared: a job is on it."))?;
             }
             (Availability::Available { until_utc_ms }, None) => {
-                let until = until_utc_ms.map(|until| format!(", until {} by your schedule", super::output::local(until)));
-                output.line(format!("{name} is shared: nothing holds it{}.", until.unwrap_or_default()))?;
+                let until =
+                    until_utc_ms.map(|until| format!(", until {} by your schedule", super::output::local(until)));
+                output.line(format!(
+                    "{name} is shared: nothing holds it{}.",
+                    until.unwrap_or_default()
+                ))?;
             }
         }
     }
@@ -73,7 +77,10 @@ pub(super) fn reason_words(reason: &HoldReason) -> String {
         zone,
     } = reason
     {
-        return format!("your schedule is closed ({zone}); it opens {}", super::output::local(*opens));
+        return format!(
+            "your schedule is closed ({zone}); it opens {}",
+            super::output::local(*opens)
+        );
     }
     reason.to_string()
 }
