@@ -169,8 +169,9 @@ pub(crate) struct Running {
 impl Running {
     /// Asks a peer and waits for the first byte.
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        // Not the machine's /dev/null: crun gives its standard streams to the container's root, that node and all.
         command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let begun = Instant::now();
@@ -219,7 +220,7 @@ pub(crate) fn end_with_us(command: &mut Command) {
 /// Where it fails: what it said.
 pub(crate) fn said(command: &mut Command) -> anyhow::Result<String> {
     let output = command
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .output()
         .with_context(|| format!("cannot start {command:?}"))?;
     ensure!(

@@ -103,7 +103,20 @@ impl Node {
                     self.settled += 1;
                     continue;
                 }
-                _ => continue,
+                Effect::Freeze { .. }
+                | Effect::Thaw { .. }
+                | Effect::Save { .. }
+                | Effect::End { .. }
+                | Effect::Grant { .. }
+                | Effect::Append(_)
+                | Effect::Fetch(_)
+                | Effect::Start { .. }
+                | Effect::Upload { .. }
+                | Effect::WatchCard { .. }
+                | Effect::Attention { .. }
+                | Effect::Publish(_)
+                | Effect::Reply { .. }
+                | Effect::Exit => continue,
             };
             if let Some(session) = self.session {
                 self.link.say(session, message);
@@ -133,7 +146,11 @@ impl Node {
                     ExchangeMessage::Renew { beat, end } => {
                         self.step(Input::Market(MarketInput::Renew { beat, end }));
                     }
-                    _ => {}
+                    ExchangeMessage::Award(_)
+                    | ExchangeMessage::Cancel { .. }
+                    | ExchangeMessage::Refused { .. }
+                    | ExchangeMessage::Time { .. }
+                    | ExchangeMessage::Unknown => {}
                 }
                 self.link.acted_on(session, number);
             }

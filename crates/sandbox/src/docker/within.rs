@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// A user namespace in which `ids` are mapped from 0 on, and nothing lives: whoever enters it has rights over these ids' files
@@ -254,6 +255,23 @@ impl Drop for Unpacker {
     }
 }
 
+/// crun gives its own standard streams to the container's root. Where one of them is the machine's `/dev/null`, the job would own a node
+/// of the machine's, and could close it to everybody: taken back before the program begins.
+fn take_back(node: &Path, ids: IdRange) -> Result<(), Fault> {
+    let take = || -> std::io::Result<()> {
+        let owner = fs::symlink_metadata(node)?.uid();
+        if (ids.first..ids.first.saturating_add(ids.count)).contains(&owner) {
+            std::os::unix::fs::lchown(node, Some(0), Some(0))?;
+            fs::set_permissions(node, fs::Permissions::from_mode(0o666))?;
+        }
+        Ok(())
+    };
+    take().or_fault(
+        FaultCode::Isolation,
+        format_args!("take {} back from the job", node.display()),
+    )
+}
+
 /// Asks the kernel, by the first process, whether the walls stand; says which ids the job has outside.
 pub(super) fn read_back(pid: u32, plan: &JobPlan, engine: &EnginePlan) -> Result<IdRange, Fault> {
     let read = |name: &str| {
@@ -308,7 +326,7 @@ pub(super) fn read_back(pid: u32, plan: &JobPlan, engine: &EnginePlan) -> Result
         Path::new(path).exists()
     }) {
         Some(what) => differs(what),
-        None => Ok(ids),
+        None => take_back(Path::new("/dev/null"), ids).map(|()| ids),
     }
 }
 
@@ -423,5 +441,32 @@ mod tests {
         ] {
             assert_eq!(mapped(map).ok().map(|ids| ids.first), expected, "{map:?}");
         }
+    }
+
+    #[test]
+    fn what_a_runtime_gave_to_the_job_of_the_machines_is_taken_back_and_nothing_else() {
+        if !rustix::process::geteuid().is_root() {
+            println!(
+                "skipped: needs root: what_a_runtime_gave_to_the_job_of_the_machines_is_taken_back_and_nothing_else"
+            );
+            return;
+        }
+        let ids = IdRange::new(200_000, 65_536).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let node = folder.path().join("node");
+        for (owner, mode, expected) in [
+            (200_000, 0o600, (0, 0o666)),
+            (265_535, 0o666, (0, 0o666)),
+            (265_536, 0o600, (265_536, 0o600)),
+            (0, 0o644, (0, 0o644)),
+        ] {
+            fs::write(&node, "").unwrap();
+            fs::set_permissions(&node, fs::Permissions::from_mode(mode)).unwrap();
+            std::os::unix::fs::lchown(&node, Some(owner), Some(owner)).unwrap();
+            take_back(&node, ids).unwrap();
+            let found = fs::metadata(&node).unwrap();
+            assert_eq!((found.uid(), found.mode() & 0o777), expected);
+        }
+        assert!(take_back(&folder.path().join("missing"), ids).is_err());
     }
 }
