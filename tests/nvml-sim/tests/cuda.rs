@@ -28,8 +28,7 @@ impl Cuda {
     }
 
     fn init(&self) -> c_int {
-        // SAFETY: it takes a number.
-        unsafe { self.get::<extern "C" fn(c_uint) -> c_int>("cuInit")(0) }
+        self.get::<extern "C" fn(c_uint) -> c_int>("cuInit")(0)
     }
 
     fn context(&self) -> Result<Context, c_int> {
