@@ -49,25 +49,26 @@ impl Default for Limits {
 pub(crate) type Place = Arc<OwnedSemaphorePermit>;
 
 /// Serves until told to stop, then until the requests that are under way have ended.
-pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits, stopping: watch::Receiver<bool>) {
+pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits, mut stopping: watch::Receiver<bool>) {
     let mut addresses = Addresses {
         limits,
         places: HashMap::new(),
     };
     let mut connections = JoinSet::new();
-    let mut stop = stopping.clone();
+    // Connections have a flag of their own: who waits for the exchange's is a request that stays.
+    let (ending, ended) = watch::channel(false);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             // Only so that what has ended is not kept.
             Some(_) = connections.join_next() => continue,
-            () = until_true(&mut stop) => break,
+            () = until_true(&mut stopping) => break,
         };
         match accepted {
             Ok((stream, peer)) => match addresses.place(peer.ip()) {
                 Some(place) => {
                     let router = router.clone().layer(Extension(place));
-                    connections.spawn(serve_one(stream, router, limits.head, stopping.clone()));
+                    connections.spawn(serve_one(stream, router, limits.head, ended.clone()));
                 }
                 None => refuse(&stream),
             },
@@ -78,6 +79,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits,
         }
     }
     drop(listener);
+    ending.send_replace(true);
     while connections.join_next().await.is_some() {}
 }
 
