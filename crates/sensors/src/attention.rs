@@ -51,7 +51,12 @@ impl Attention {
 
     /// How often each watcher must report that it lives.
     pub fn period(&self) -> Millis {
-        if self.is_high() { Millis(1_000) } else { Millis(10_000) }
+        Self::period_when(self.is_high())
+    }
+
+    /// How often they must, once they have heard that the switch stands so.
+    pub(crate) const fn period_when(high: bool) -> Millis {
+        if high { Millis(1_000) } else { Millis(10_000) }
     }
 
     /// To wait for a change in a task.
