@@ -53,7 +53,8 @@ fn a_tenant_pushes_an_image_submits_watches_reads_and_fetches_by_the_command_lin
         // More than the exchange gives in one answer, and too cheap for anybody to take.
         let mut cheap = test_job(image.blob, &words);
         cheap["cap"] = "0.000001".into();
-        cheap["name"] = "\u{1b}[2J\u{202e}cheap\nforged".into();
+        // Control characters are refused with the job; what turns a line round is none of them.
+        cheap["name"] = "\u{202e}cheap".into();
         let waiting = (0..60).map(|_| world.tenant.submit(&cheap));
         let waiting = waiting.collect::<anyhow::Result<Vec<JobId>>>()?;
         let jobs: Vec<JobView> = world.as_tenant(&["job", "list", "--json"])?.json()?;
@@ -66,7 +67,7 @@ fn a_tenant_pushes_an_image_submits_watches_reads_and_fetches_by_the_command_lin
         let listed = world.as_tenant(&["job", "list"])?;
         let listed = listed.good()?;
         ensure!(
-            listed.lines().count() == 61 && listed.contains("\\u{1b}[2J\\u{202e}cheap\\nforged"),
+            listed.lines().count() == 61 && listed.contains("\\u{202e}cheap"),
             "a name is shown as it is: {listed:?}"
         );
         let account: TenantAccount = world.as_tenant(&["account", "--json"])?.json()?;
