@@ -51,7 +51,7 @@ impl Settings {
         format!(
             "[market]\nurl = \"{url}\"\ninvitation = \"{invitation}\"\nname = \"the machine under test\"\n\n\
              [price]\nfloor = \"{floor}\"\n\n[electricity]\nper_kwh = \"0.300000\"\n\n\
-             [presence]\nidle_after_s = {idle_after_s}\ncool_off_s = {idle_after_s}\n\
+             [presence]\nidle_after_s = {idle_after_s}\ncool_off_s = {idle_after_s}\nsteady_for_s = {idle_after_s}\n\
              evict_after_s = {evict_after_s}\nsave_grace_s = {save_grace_s}\n\n\
              [disk]\nbudget = {disk_budget}\nfree_floor = {disk_free_floor}\n"
         )
