@@ -25,6 +25,9 @@ const MEMORY_MIB: u32 = 1024;
 const LONGEST: u32 = 8192;
 /// Seconds that each target gets in `cargo xtask test`.
 const SLICE_S: u64 = 10;
+/// The compiler of our own crates, in `tests/fuzz`: for long runs, and for that short one.
+const OPTIMISED: &str = "instrumented-rustc";
+const QUICK: &str = "quick-rustc";
 
 /// Runs each of `targets` for so many seconds, as many at a time as there are processors; fails if any has a finding.
 ///
@@ -32,7 +35,7 @@ const SLICE_S: u64 = 10;
 /// If the targets do not build.
 pub(crate) fn fuzz(places: &Places, targets: &[FuzzTarget], seconds: u64) -> anyhow::Result<ExitCode> {
     setup::ensure(places, Purpose::Fuzz)?;
-    let (passed, failed, skipped) = run_all(places, targets, seconds)?;
+    let (passed, failed, skipped) = run_all(places, targets, seconds, OPTIMISED)?;
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(if failed == 0 {
         ExitCode::SUCCESS
@@ -46,17 +49,17 @@ pub(crate) fn fuzz(places: &Places, targets: &[FuzzTarget], seconds: u64) -> any
 /// # Errors
 /// If the targets do not build.
 pub(crate) fn slice(places: &Places) -> anyhow::Result<(u64, u64, u64)> {
-    run_all(places, FuzzTarget::ALL, SLICE_S)
+    run_all(places, FuzzTarget::ALL, SLICE_S, QUICK)
 }
 
-fn run_all(places: &Places, targets: &[FuzzTarget], seconds: u64) -> anyhow::Result<(u64, u64, u64)> {
+fn run_all(places: &Places, targets: &[FuzzTarget], seconds: u64, compiler: &str) -> anyhow::Result<(u64, u64, u64)> {
     let is_root = rustix::process::geteuid().is_root();
     let may = |target: &FuzzTarget| is_root || !target.needs_root();
     let (run, left_out): (Vec<FuzzTarget>, Vec<FuzzTarget>) = targets.iter().copied().partition(may);
     for target in &left_out {
         println!("skipped: needs root: {}", target.name());
     }
-    build(places, &run)?;
+    build(places, &run, compiler)?;
     let mut failed = 0;
     for pair in run.chunks(thread::available_parallelism().map_or(1, usize::from)) {
         let outcomes: Vec<_> = thread::scope(|scope| {
@@ -87,7 +90,7 @@ fn run_all(places: &Places, targets: &[FuzzTarget], seconds: u64) -> anyhow::Res
     Ok((targets.len() as u64 - failed - skipped, failed, skipped))
 }
 
-fn build(places: &Places, targets: &[FuzzTarget]) -> anyhow::Result<()> {
+fn build(places: &Places, targets: &[FuzzTarget], compiler: &str) -> anyhow::Result<()> {
     let mut command = commands::cargo(places, ["build", "--quiet", "--locked", "-p", "sela-fuzz"]);
     // All that is built anyway is named beside it: what others wrote then has the same features, and is not compiled anew.
     for package in default_members(places)? {
@@ -96,10 +99,7 @@ fn build(places: &Places, targets: &[FuzzTarget]) -> anyhow::Result<()> {
     for target in targets {
         command.args(["--bin", &target.program()]);
     }
-    command.env(
-        "RUSTC_WORKSPACE_WRAPPER",
-        places.root.join("tests/fuzz/instrumented-rustc"),
-    );
+    command.env("RUSTC_WORKSPACE_WRAPPER", places.root.join("tests/fuzz").join(compiler));
     commands::run(&mut command)
 }
 
