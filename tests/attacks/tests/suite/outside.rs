@@ -35,6 +35,10 @@ const PATIENT: [&str; 2] = [
     "a frozen job stays when all that guard it are killed",
 ];
 
+/// This one measures who gets the processor. While a container is started or taken down the groups of all jobs are lifted for a moment, so
+/// nothing else goes on beside it.
+const ALONE: [&str; 1] = ["a job takes the processor from a program of the owner's"];
+
 /// How many attacks go on at once: most of the time each waits for walls to be built and taken down.
 const AT_ONCE: usize = 3;
 
@@ -42,7 +46,7 @@ pub(crate) async fn attack(ground: &Arc<Ground>, tally: &mut Tally) {
     let turns = Arc::new(Semaphore::new(AT_ONCE));
     let mut going_on = Vec::new();
     for probe in catalogue::all() {
-        if !matches!(probe.attack, Attack::Outside) {
+        if !matches!(probe.attack, Attack::Outside) || ALONE.contains(&probe.name) {
             continue;
         }
         let (on, turns) = (ground.clone(), turns.clone());
@@ -62,6 +66,12 @@ pub(crate) async fn attack(ground: &Arc<Ground>, tally: &mut Tally) {
             Pair::new(broke(), broke())
         });
         tally.add(probe, pair.control, pair.job);
+    }
+    for probe in catalogue::all() {
+        if ALONE.contains(&probe.name) {
+            let pair = carry_out(ground, probe.name).await;
+            tally.add(probe, pair.control, pair.job);
+        }
     }
 }
 
